@@ -1,0 +1,46 @@
+# Everything a newcomer or a CI runner needs. `make help` lists the targets.
+SHELL := bash
+PYTHON := .venv/bin/python
+STAMP := .venv/.ready
+# One thread per process: timings become comparable and parallel tests do not fight over cores.
+export OMP_NUM_THREADS ?= 1
+export HF_HUB_OFFLINE ?= 1
+export MUJOCO_GL ?= egl
+export SDL_VIDEODRIVER ?= dummy
+
+.PHONY: help setup demo test check test-core bench bench-quick format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+setup: ## create or refresh the environment in .venv
+	@scripts/setup.sh
+
+demo: setup ## run the main job on the embedded default
+	@.venv/bin/keystone demo
+
+test: check ## lint, types, tests
+	@$(PYTHON) -m pytest -n 2 --dist loadgroup
+
+check: setup ## lint and types
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m mypy
+
+format: setup ## let ruff rewrite what it can
+	@$(PYTHON) -m ruff check --fix .
+	@$(PYTHON) -m ruff format .
+
+test-core: ## the core on every Python from 3.10 to 3.13 that is here, with torch and numpy alone
+	@scripts/test_core.sh
+
+bench: setup ## all benchmarks; results under benchmarks/results/
+	@$(PYTHON) -m benchmarks.select_speed
+	@$(PYTHON) -m benchmarks.readme
+
+bench-quick: setup ## the same in a minute, less exactly; results under benchmarks/results/quick/
+	@$(PYTHON) -m benchmarks.select_speed --quick
+
+clean: ## remove environments and caches
+	@rm -rf .venv .venvs build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/results/quick
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,41 @@
+"""Runs the examples in the documentation of the core with nothing but the standard library, torch and numpy installed."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import pkgutil
+import sys
+
+import keystone
+from keystone.select import engine
+
+NOT_CORE = ("numba", "matplotlib", "scipy", "lerobot", "transformers", "rich", "tyro")
+
+
+def main() -> int:
+    """Number of failed examples, as an exit code."""
+    present = [name for name in NOT_CORE if importlib.util.find_spec(name)]
+    if present:
+        sys.exit(f"not alone: {', '.join(present)} can be imported here")
+    if engine.compiled_kernel() is not None:
+        sys.exit("the compiled kernel loaded without numba")
+    failed = attempted = 0
+    for package in ("keystone.select", "keystone.sample"):
+        if not importlib.util.find_spec(package):
+            continue
+        root = sys.modules.get(package) or importlib.import_module(package)
+        for module in pkgutil.walk_packages(root.__path__, package + "."):
+            if module.name == "keystone.select.kernel":
+                continue
+            result = doctest.testmod(importlib.import_module(module.name), optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+            failed, attempted = failed + result.failed, attempted + result.attempted
+    result = doctest.testmod(keystone)
+    failed, attempted = failed + result.failed, attempted + result.attempted
+    sys.stdout.write(f"{attempted - failed} of {attempted} examples passed on Python {sys.version.split()[0]}\n")
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

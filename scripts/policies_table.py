@@ -1,0 +1,35 @@
+"""Writes the table in docs/policies.md from the adapters: python scripts/policies_table.py."""
+
+from pathlib import Path
+
+from keystone.sample.adapters import ADAPTERS
+
+PAGE = Path(__file__).parents[1] / "docs" / "policies.md"
+BEGIN, END = "<!-- policies:begin -->\n", "<!-- policies:end -->\n"
+LEROBOT = "0.6.1"
+
+
+def tables() -> str:
+    """The policies that KeyStone is attached to, then those it refuses."""
+    supported = [adapter for adapter in ADAPTERS.values() if not adapter.refusal]
+    refused = [adapter for adapter in ADAPTERS.values() if adapter.refusal]
+    lines = ["| policy type | policy | what the K candidates share | LeRobot | on a GPU |", "|---|---|---|---|---|"]
+    lines += [f"| `{a.name}` | {title(a)} | {a.shares} | {LEROBOT} | no |" for a in supported]
+    lines += ["", "Refused, with the reason that the error gives:", "", "| policy type | reason |", "|---|---|"]
+    lines += [f"| `{a.name}` | {a.refusal} |" for a in refused]
+    return "\n".join(lines) + "\n"
+
+
+def title(adapter: object) -> str:
+    """The first line of the adapter's docstring."""
+    return (type(adapter).__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def page() -> str:
+    """The whole page with the tables as they should be."""
+    before, rest = PAGE.read_text().split(BEGIN)
+    return before + BEGIN + tables() + END + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
