@@ -1,0 +1,38 @@
+"""KeyStone: draw K action chunks from one shared context, execute the one they agree on.
+
+>>> import numpy as np, keystone
+>>> left, right = np.full((11, 16, 7), -1.0), np.full((5, 16, 7), 1.0)      # two ways around an obstacle
+>>> candidates = np.concatenate([left, right]) + 0.1 * np.random.default_rng(0).normal(size=(16, 16, 7))
+>>> selection = keystone.select(candidates)
+>>> selection.sizes.tolist(), bool(selection.chunk.mean() < 0)              # eleven votes to five: left
+([11, 5], True)
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from keystone.attach import Chosen, Handle, attach, attached, detach
+from keystone.errors import KeystoneError, NoValidCandidate
+from keystone.select import RULES, ActionSpace, Choice, Round, Selection, select, select_on_device
+
+try:
+    __version__ = version("keystone-robotics")
+except PackageNotFoundError:  # a source tree on PYTHONPATH, not installed
+    __version__ = "0.0.0"
+
+__all__ = [
+    "RULES",
+    "ActionSpace",
+    "Choice",
+    "Chosen",
+    "Handle",
+    "KeystoneError",
+    "NoValidCandidate",
+    "Round",
+    "Selection",
+    "__version__",
+    "attach",
+    "attached",
+    "detach",
+    "select",
+    "select_on_device",
+]

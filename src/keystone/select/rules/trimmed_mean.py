@@ -1,0 +1,45 @@
+"""The mean of the candidates nearest the medoid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from keystone.select.rounds import Choice, Round, lowest
+from keystone.select.rules.base import RoundRule
+from keystone.select.rules.checks import number
+from keystone.select.synthesis import average
+
+
+@dataclass(frozen=True)
+class TrimmedMean(RoundRule):
+    """The mean of the medoid and the candidates nearest to it. Synthesised.
+
+    Args:
+        share: of the candidates that is averaged; at least one is.
+
+    >>> import numpy as np, keystone
+    >>> keystone.select(np.array([0.0, 1, 2, 3, 50, 51]).reshape(6, 1, 1), "trimmed-mean").chunk.item()
+    2.0
+    """
+
+    name: ClassVar[str] = "trimmed-mean"
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        number("share", self.share, above=0, most=1)
+
+    def choose_one(self, round: Round) -> Choice:
+        n = len(round.chunks)
+        to_medoid = round.distances[lowest(round.distances.sum(1))].astype(np.float32)  # ties go to the lower index
+        nearest = np.argsort(to_medoid, kind="stable")[: max(1, round_half_up(n * self.share))]
+        members = np.zeros(n, bool)
+        members[nearest] = True
+        return average(round, members)
+
+
+def round_half_up(value: float) -> int:
+    """Python rounds 2.5 to 2; a half of five candidates is three."""
+    return int(value + 0.5)
