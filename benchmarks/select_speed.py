@@ -1,0 +1,67 @@
+"""``python -m benchmarks.select_speed [--quick]``: how fast, how exact, and how it grows.
+
+Writes select.json, select.md, select_scaling.png and select_scaling.svg to benchmarks/results, or with ``--quick`` a rough
+version in less time to benchmarks/results/quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    """Measure with a progress bar, then write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.select_speed", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, to benchmarks/results/quick")
+    quick = parser.parse_args().quick
+
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded, so torch and all that needs it come after
+    import torch
+
+    from benchmarks import select_report
+    from benchmarks.machine import describe
+    from keystone.report import style
+
+    torch.set_num_threads(1)
+    results = {"machine": describe(f"{parser.prog}{' --quick' if quick else ''}"), **measure(quick)}
+    folder = Path(__file__).parent / "results" / ("quick" if quick else "")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "select.json").write_text(json.dumps(results, indent=1) + "\n")
+    (folder / "select.md").write_text(select_report.markdown(results))
+    style.save(select_report.figure(results), folder, "select_scaling")
+    print(f"wrote {folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder}/select.md")
+
+
+def measure(quick: bool) -> dict[str, list[dict[str, Any]]]:
+    """All that is measured, table by table."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from benchmarks.select_clouds import CLOUDS
+    from benchmarks.select_exactness import cases, shares
+    from benchmarks.select_ratios import DIMS, QUICK, STEPS, Effort, relative_times, speedups
+
+    effort = QUICK if quick else Effort()
+    tables = {
+        "speedups": [(speedups, cloud, k, b) for cloud in CLOUDS for k in effort.sizes for b in effort.batches],
+        "by_candidates": [(relative_times, (1, k, STEPS, DIMS)) for k in effort.candidates],
+        "by_numbers": [(relative_times, (1, 16, STEPS, dims)) for dims in effort.dims],
+        "exactness": [(shares, *case) for case in cases()],
+    }
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in tables}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # refreshed between measurements only: a thread that redraws would take turns with what is timed
+    with Progress(*columns, auto_refresh=False) as progress:
+        for name, calls in tables.items():
+            task = progress.add_task(name.replace("_", " "), total=len(calls))
+            for call, *arguments in calls:
+                results[name].append(call(*arguments, effort))
+                progress.update(task, advance=1, refresh=True)
+    return results
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""How to time on a machine that others use too.
+
+One thread, CPU time of that thread (``time.thread_time``), the variants interleaved within one run, and the median of the
+per-round ratios: neighbours then disturb all variants alike. Absolute times are not reported anywhere.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+
+def interleave(
+    variants: Mapping[str, Callable[[], object]], rounds: int = 25, block_seconds: float = 0.004
+) -> dict[str, list[float]]:
+    """CPU seconds per call of each variant, one entry per round; every round runs all variants once.
+
+    Args:
+        variants: what to time, by name.
+        rounds: how often.
+        block_seconds: a variant is repeated within a round until about this much time has passed.
+    """
+    repeats = {}
+    for name, call in variants.items():
+        call()
+        begin = time.thread_time()
+        for _ in range(5):
+            call()
+        repeats[name] = max(1, int(block_seconds / max((time.thread_time() - begin) / 5, 1e-7)))
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, call in variants.items():
+            begin = time.thread_time()
+            for _ in range(repeats[name]):
+                call()
+            seconds[name].append((time.thread_time() - begin) / repeats[name])
+    return seconds
+
+
+def ratio(seconds: Mapping[str, list[float]], slow: str, fast: str) -> float:
+    """How many times faster ``fast`` is than ``slow``: the median over rounds."""
+    return statistics.median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
