@@ -1,0 +1,133 @@
+"""`keystone.attach`: a policy that is still the same policy, now choosing among K candidates."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+from keystone.errors import KeystoneError
+from keystone.handle import Chosen, Handle
+from keystone.sample.adapter import Seam, find_adapter, find_session, swap_in, swap_out
+from keystone.sample.session import Session
+from keystone.sample.site import SiteAdapter
+from keystone.select import ActionSpace
+from keystone.select.engine import warm_up
+from keystone.select.metrics import check_metric
+from keystone.select.rules import bind
+from keystone.select.rules.checks import number, whole
+
+log = logging.getLogger("keystone")
+
+__all__ = ["Chosen", "Handle", "attach", "attached", "detach"]
+
+
+class ResetSeam(Seam):
+    """On the policy itself, where a rule remembers the previous chunk: a new episode has none."""
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        self._keystone.choose.forget()  # type: ignore[attr-defined]
+        return super().reset(*args, **kwargs)  # type: ignore[misc]
+
+
+def attach(
+    policy: Any,
+    k: int = 16,
+    rule: Any = "keystone",
+    temperature: float = 1.0,
+    seed: int | None = None,
+    *,
+    space: ActionSpace | None = None,
+    metric: str = "l2",
+    site: str | None = None,
+    keep: int = 0,
+    check: bool | Literal["all"] = True,
+    **params: Any,
+) -> Handle:
+    """Let a policy draw K chunks a round and execute one of them. In place; everything else about it stays as it was.
+
+    The context is encoded once per observation. With ``k=1``, no seed and temperature 1 the policy runs its own code, bit for
+    bit. In the first round the candidates are compared with the policy's own single calls under the same noise; if they
+    differ (a new version of the framework, say), that round raises and nothing is executed.
+
+    Args:
+        policy: a LeRobot policy, or an object that holds one (a server, a wrapper).
+        k: candidates per round.
+        rule: a name in `keystone.RULES` or a function, see `keystone.select`.
+        temperature: factor on the initial noise; below 1 the candidates lie closer together.
+        seed: makes the noise of all rounds reproducible; None draws from torch's global generator. For a single call:
+            ``with handle.seeded(123): policy.select_action(batch)``.
+        space: what counts in distances; default the real dimensions and the steps that are executed, from the policy.
+        metric: "l2", "l1" or "cosine".
+        site: for a policy without an adapter: the method (``"sample"``, ``"model.sample"``) that draws the noise and returns
+            chunks (B, T, D); it is vectorised with ``torch.vmap``.
+        keep: how many of the last rounds `Handle.replay` can draw again (keeps their inputs in memory).
+        check: make the self-check in the first round; "all" compares every candidate, not only three.
+        **params: of the rule.
+
+    Raises:
+        KeystoneError: if the policy cannot be attached to; the message says why.
+
+    >>> import torch, keystone
+    >>> class Policy(torch.nn.Module):
+    ...     def act(self, observation):
+    ...         return observation[:, None] + torch.randn(len(observation), 8, 2)
+    >>> policy = Policy()
+    >>> handle = keystone.attach(policy, k=16, site="act", seed=0)
+    >>> policy.act(torch.zeros(1, 2)).shape, handle.stats["rounds"]
+    (torch.Size([1, 8, 2]), 1)
+    >>> keystone.detach(policy)
+    >>> type(policy).__name__
+    'Policy'
+    """
+    whole("k", k)
+    whole("keep", keep, least=0)
+    number("temperature", temperature)
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature={temperature!r}: expected a finite number, 0 or more")
+    check_metric(metric)
+    bound = bind(rule, params)
+    if find_session(policy) is not None:
+        raise KeystoneError(
+            f"KeyStone is attached to this {type(policy).__name__} already: keystone.detach(policy) first"
+        )
+    adapter, owner = (SiteAdapter(policy, site), policy) if site else find_adapter(policy)
+    refusal = adapter.refuse(owner)
+    if refusal:
+        raise KeystoneError(f"KeyStone cannot be attached to {adapter.name}: {refusal}")
+    handle = Handle(adapter, getattr(owner, "config", None), bound, metric, space)
+    session = Session(
+        k=k, temperature=float(temperature), seed=seed, choose=handle, encoders=tuple(adapter.encoders(owner)),
+        checked=not check, thorough=check == "all", keep=keep,
+    )  # fmt: skip
+    handle.session = session
+    for module, seam in adapter.seams(owner):
+        swap_in(module, seam, session)
+    if bound.remembers and hasattr(owner, "reset"):
+        swap_in(owner, ResetSeam, session)
+    vars(owner)["_keystone"] = session
+    warm_up()
+    log.info("KeyStone on: K=%d, rule %s, adapter %s, shared: %s", k, bound.name, adapter.name, adapter.shares)
+    return handle
+
+
+def detach(policy: Any) -> None:
+    """Give an attached policy its own classes back; no attribute is left behind. Does nothing if it is not attached.
+
+    >>> keystone_was_never_attached = object()
+    >>> detach(keystone_was_never_attached)
+    """
+    found = find_session(policy)
+    if found is not None:
+        owner, session = found
+        swap_out(session)
+        vars(owner).pop("_keystone", None)
+
+
+def attached(policy: Any) -> Handle | None:
+    """The handle of an attached policy, for example one that a command-line flag attached; None if it is not.
+
+    >>> attached(object()) is None
+    True
+    """
+    found = find_session(policy)
+    return found[1].choose if found else None  # type: ignore[return-value]

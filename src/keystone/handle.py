@@ -1,0 +1,154 @@
+"""What `keystone.attach` returns, and how an attached policy chooses."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from keystone.sample.adapter import Adapter
+from keystone.sample.session import Drawn, Session
+from keystone.select import ActionSpace, Selection, select
+from keystone.select.rules import bind
+from keystone.select.rules.base import Rule
+from keystone.select.rules.checks import whole
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One finished round, as `Handle.on_round` functions get it.
+
+    Attributes:
+        number: of the round since attaching.
+        seeds: one per row; the noise of the round follows from them.
+        candidates: (B, K, T, D) as the policy's sampler returned them (normalised, padded).
+        selection: batched over the B rows.
+        sampling_seconds: time taken to draw the candidates.
+        selection_seconds: time taken to choose.
+    """
+
+    number: int
+    seeds: tuple[int, ...]
+    candidates: Tensor
+    selection: Selection
+    sampling_seconds: float
+    selection_seconds: float
+
+
+class Handle:
+    """The last selection of an attached policy, counters, a hook, and settings that may change between rounds.
+
+    Attributes:
+        adapter: name of the adapter at work.
+        rule: the rule with its parameters; assign the result of `keystone.select.rules.bind` to change it.
+        metric: "l2", "l1" or "cosine".
+        space: what counts in distances, or None for the policy's real dimensions and executed steps.
+        last: the `Selection` of the last round (batched), or None.
+        on_round: a function that is called with a `Chosen` after every round, or None.
+    """
+
+    session: Session
+
+    def __init__(self, adapter: Adapter, config: Any, rule: Rule, metric: str, space: ActionSpace | None) -> None:
+        self.adapter = adapter.name
+        self.rule = rule
+        self.metric = metric
+        self.space = space
+        self.last: Selection | None = None
+        self.on_round: Callable[[Chosen], None] | None = None
+        self._adapter, self._config = adapter, config
+        self._lock = threading.Lock()
+        self._spaces: dict[Any, ActionSpace] = {}
+        self._previous: Tensor | None = None
+        self._counts = {"rounds": 0, "chunks": 0, "clustered": 0, "dropped": 0}
+        self._sums = {"consensus": 0.0, "sampling_seconds": 0.0, "selection_seconds": 0.0}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
+    @property
+    def k(self) -> int:
+        """Candidates per round; may be changed at any time, 1 turns KeyStone off."""
+        return self.session.k
+
+    @k.setter
+    def k(self, value: int) -> None:
+        whole("k", value)
+        self.session.k = value
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """Counters since attaching: rounds, chunks chosen, how many were clustered, candidates dropped as non-finite, mean
+        consensus, and seconds spent sampling and selecting.
+        """
+        with self._lock:
+            chunks = max(self._counts["chunks"], 1)
+            return {**self._counts, **self._sums, "consensus": self._sums["consensus"] / chunks}
+
+    def seeded(self, seeds: Sequence[int] | int) -> AbstractContextManager[None]:
+        """Within ``with handle.seeded(7):`` the noise follows from the seed, or from one seed for each row of the batch."""
+        return self.session.seeded(seeds)
+
+    def replay(self, number: int) -> Tensor:
+        """(B, K, T, D) the candidates of a round drawn again; needs ``keep`` at attaching."""
+        return self.session.replay(number)
+
+    def forget(self) -> None:
+        """A new episode begins: rules that look back have nothing to look back at."""
+        self._previous = None
+
+    def __call__(self, drawn: Drawn) -> Tensor:
+        """Choose one chunk for each row of a round."""
+        begin = time.perf_counter()
+        rule = self._with_previous(drawn)
+        # One seed for all: with the round's, a row's choice would depend on the rows beside it.
+        selection = select(drawn.candidates, rule, self._space(drawn), seed=0, metric=self.metric)
+        seconds = time.perf_counter() - begin
+        if rule.remembers:
+            self._previous = selection.chunk
+        with self._lock:
+            self.last = selection
+            self._counts["rounds"] += 1
+            self._counts["chunks"] += len(selection.index)
+            self._counts["clustered"] += int(selection.clustered.sum())
+            self._counts["dropped"] += int(selection.dropped.sum())
+            self._sums["consensus"] += float(selection.consensus.sum())
+            self._sums["sampling_seconds"] += drawn.seconds
+            self._sums["selection_seconds"] += seconds
+        if self.on_round is not None:
+            self.on_round(Chosen(drawn.number, drawn.seeds, drawn.candidates, selection, drawn.seconds, seconds))
+        chunk: Tensor = selection.chunk
+        return chunk
+
+    def _space(self, drawn: Drawn) -> ActionSpace | None:
+        """The caller's space, or the real dimensions and the steps that will be executed."""
+        if self.space is not None:
+            return self.space
+        window = self._adapter.window(self._config)
+        if window is None:
+            return None
+        steps, dims = drawn.candidates.shape[2:]
+        key = (window, drawn.delay, steps, dims)
+        if key not in self._spaces:
+            start = min(window.start + drawn.delay, steps - 1)
+            self._spaces[key] = ActionSpace(
+                dims=min(window.dims or dims, dims), steps=range(start, min(start + window.steps, steps))
+            )
+        return self._spaces[key]
+
+    def _with_previous(self, drawn: Drawn) -> Rule:
+        """The rule, told what the previous chunk had planned from now on, if it wants to know."""
+        previous, window = self._previous, self._adapter.window(self._config)
+        rows = drawn.candidates.shape[0]
+        if not self.rule.remembers or previous is None or window is None or len(previous) != rows:
+            return self.rule
+        ahead = previous[:, window.steps :]
+        return bind(self.rule.name, {**vars(self.rule), "previous": ahead}) if ahead.shape[1] else self.rule

@@ -1,0 +1,143 @@
+"""Where K-wide sampling goes into a policy: one adapter per family, found by the shape of the object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from keystone.errors import KeystoneError
+from keystone.sample.session import Session
+
+#: Attributes through which servers and wrappers hold the policy, and policies hold their model.
+_INNER = ("_policy", "policy", "_model", "model", "inner", "module", "_orig_mod")
+
+
+class Seam:
+    """Base of the classes that override a module's sampling method; the session is put on the module by `swap_in`."""
+
+    _keystone: Session
+
+    if TYPE_CHECKING:  # whatever the module has: the seam stands in front of its class
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which part of a chunk, as the seam returns it, is real and executed.
+
+    Attributes:
+        dims: real action dimensions, counted from the first; None if all are.
+        start: first executed step.
+        steps: number of executed steps.
+    """
+
+    dims: int | None
+    start: int
+    steps: int
+
+
+class Adapter:
+    """How one family of policies is sampled K wide. Subclasses are stateless; one short file each.
+
+    Attributes:
+        name: of the family.
+        shares: what of the context the candidates share, for the documentation and the log.
+        seam: the class that overrides the sampling method.
+        refusal: why a policy of this family cannot be attached to, if so.
+    """
+
+    name: ClassVar[str]
+    shares: ClassVar[str] = ""
+    seam: ClassVar[type[Seam]]
+    refusal: ClassVar[str] = ""
+
+    def owns(self, policy: Any) -> bool:
+        """Whether this adapter is for the object. Must not import anything."""
+        return getattr(policy, "name", None) == self.name and hasattr(policy, "predict_action_chunk")
+
+    def module(self, policy: Any) -> Any:
+        """The module whose class is swapped: the one whose method maps context and noise to a chunk."""
+        raise NotImplementedError
+
+    def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
+        """Every module whose class is swapped, with its seam; more than one where a policy has several loops."""
+        return [(self.module(policy), self.seam)]
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        """The methods that encode the context, as (object, name); watched by the self-check."""
+        return ()
+
+    def window(self, config: Any) -> Window | None:
+        """The real dimensions and the executed steps, from the policy's own configuration as it is now."""
+        return Window(int(config.action_feature.shape[0]), 0, int(config.n_action_steps))
+
+    def refuse(self, policy: Any) -> str:
+        """Why this very policy cannot be attached to (an option it was built with), or an empty string."""
+        return self.refusal
+
+
+def find_adapter(policy: Any) -> tuple[Adapter, Any]:
+    """The adapter for an object and the object it fits: the object itself or, breadth first, something inside it.
+
+    Raises:
+        KeystoneError: if none fits; never a silent fallback.
+    """
+    from keystone.sample.adapters import ADAPTERS
+
+    for candidate in _inside(policy):
+        for adapter in ADAPTERS.values():
+            if adapter.owns(candidate):
+                return adapter, candidate
+    supported = sorted(name for name, adapter in ADAPTERS.items() if not adapter.refusal)
+    raise KeystoneError(
+        f"no adapter knows a {type(policy).__name__}. Supported: {', '.join(supported)}. For another policy name the "
+        'method that draws the noise and returns (B, T, D) chunks: keystone.attach(policy, site="sample_actions")'
+    )
+
+
+def _inside(policy: Any) -> Iterator[Any]:
+    """The object, then what it holds, breadth first."""
+    queue, seen = [policy], set()
+    while queue:
+        current = queue.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        queue += [inner for name in _INNER if (inner := getattr(current, name, None)) is not None]
+
+
+def swap_in(module: Any, seam: type[Seam], session: Session) -> None:
+    """Make the module an instance of a subclass of its own class with the seam's methods on top."""
+    module.__class__ = _combined(seam, type(module))
+    vars(module)["_keystone"] = session
+    session.swapped.append(module)
+
+
+def swap_out(session: Session) -> None:
+    """Give every module its own class back; leaves nothing behind."""
+    for module in session.swapped:
+        module.__class__ = type(module).__bases__[1]
+        vars(module).pop("_keystone", None)
+    session.swapped.clear()
+
+
+def find_session(policy: Any) -> tuple[Any, Session] | None:
+    """The session of an attached policy (or of one inside the object), and the object that carries it."""
+    for candidate in _inside(policy):
+        session = getattr(candidate, "__dict__", {}).get("_keystone")
+        if session is not None:
+            return candidate, session
+    return None
+
+
+_classes: dict[tuple[type, type], type] = {}
+
+
+def _combined(seam: type[Seam], original: type) -> type:
+    key = (seam, original)
+    if key not in _classes:
+        _classes[key] = type(f"KeyStone{original.__name__}", (seam, original), {"__module__": original.__module__})
+    return _classes[key]

@@ -1,0 +1,105 @@
+"""LeRobot's EVO1: a flow from *uniform* noise, whose action tokens attend to vision-language tokens only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from keystone.sample.adapter import Adapter, Seam
+from keystone.sample.widen import widen
+
+
+class Evo1Seam(Seam):
+    """On ``policy.model.action_head``."""
+
+    def get_action(
+        self,
+        fused_tokens: Tensor,
+        state: Tensor | None = None,
+        embodiment_id: Tensor | None = None,
+        action_mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        inference_delay: int | None = None,
+        prev_chunk_left_over: Tensor | None = None,
+        execution_horizon: int | None = None,
+        rtc_processor: Any = None,
+    ) -> Tensor:
+        """Flat chunks (B, T * D), D the padded width."""
+        single = super().get_action  # type: ignore[misc]
+        batch, chunk = fused_tokens.shape[0], (self.horizon, self.per_action_dim)
+        rtc = rtc_processor is not None and (inference_delay is not None or prev_chunk_left_over is not None)
+
+        def original() -> Tensor:
+            return single(
+                fused_tokens, state, embodiment_id, action_mask, context_mask,
+                inference_delay, prev_chunk_left_over, execution_horizon, rtc_processor,
+            ).view(batch, *chunk)  # fmt: skip
+
+        def draw(noise: Tensor, k: int) -> Tensor:
+            context, padding, embodiment = self._prepare_context(fused_tokens, state, embodiment_id, context_mask)
+            mask = self._expand_action_mask(
+                action_mask, batch_size=batch, per_action_dim=chunk[1], device=context.device, dtype=context.dtype
+            )
+            actions = noise.to(context.dtype).view(batch * k, *chunk) * widen(mask, k)
+            context, padding, embodiment, mask = (
+                widen(value, k) for value in (context.to(self.dtype), padding, embodiment, mask)
+            )
+            # A leftover of one row serves all candidates of all rows, as it is.
+            left_over = prev_chunk_left_over
+            if left_over is not None and left_over.ndim == 3 and left_over.shape[0] == batch:
+                left_over = widen(left_over, k)
+            steps = int(self.num_inference_timesteps)
+
+            def velocity(x: Tensor, time: Tensor) -> Tensor:
+                x = self._project_actions(x * mask, embodiment).to(self.dtype)
+                for block in self.transformer_blocks:
+                    x = block(x, context, time, padding)
+                x = self.norm_out(x)
+                x = self.seq_pool_proj(x.reshape(batch * k, -1)) if self.horizon > 1 else x.squeeze(1)
+                return self.mlp_head(x, embodiment).view(batch * k, *chunk) * mask
+
+            for i in range(steps):
+                table = self.time_pos_enc(1000)
+                time = table[:, min(int(i / steps * 999), 999)].to(context).expand(batch * k, -1)
+                if rtc:
+                    # Real-time chunking counts time from 1 down to 0, with the opposite velocity.
+                    guided = rtc_processor.denoise_step(
+                        x_t=actions,
+                        prev_chunk_left_over=left_over,
+                        inference_delay=inference_delay,
+                        time=1.0 - i / steps,
+                        original_denoise_step_partial=lambda x, time=time: -velocity(x, time),
+                        execution_horizon=execution_horizon,
+                    )
+                    actions = actions - guided / steps
+                else:
+                    actions = actions + velocity(actions, time) / steps
+            return actions * mask
+
+        chosen = self._keystone.round(
+            original,
+            draw,
+            batch=batch,
+            shape=(self.horizon * self.per_action_dim,),
+            device=fused_tokens.device,
+            dtype=fused_tokens.dtype,
+            uniform=True,
+            delay=int(inference_delay or 0) if rtc else 0,
+        )
+        return chosen.reshape(batch, -1)
+
+
+class Evo1Adapter(Adapter):
+    """EVO1."""
+
+    name = "evo1"
+    shares = "vision-language and state tokens"
+    seam = Evo1Seam
+
+    def module(self, policy: Any) -> Any:
+        return policy.model.action_head
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy, "_compute_fused_tokens")]

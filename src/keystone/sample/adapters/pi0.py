@@ -1,0 +1,106 @@
+"""LeRobot's π0 and π0.5: a PaliGemma prefix, and an action expert that attends to its cached keys and values."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone.sample.adapters.packing import PackedAdapter, PackedSeam, pack, share_cache
+from keystone.sample.widen import widen
+
+
+class PiSeam(PackedSeam):
+    """The step that π0 and π0.5 share."""
+
+    def _denoise_packed(self, suffix: tuple[Any, ...], prefix_pad_masks: Tensor, past_key_values: Any) -> Tensor:
+        """The velocity (B * K, chunk_size, max_action_dim) of suffixes as `embed_suffix` returns them."""
+        from lerobot.policies.common.vla_utils import prepare_attention_masks_4d
+
+        tokens, padding, blocks, condition = suffix
+        packed = pack(tokens, padding, blocks, prefix_pad_masks)
+        if condition is not None:  # of the time step, which all candidates of a row share
+            condition = condition[:: tokens.shape[0] // prefix_pad_masks.shape[0]]
+        experts = self.paligemma_with_expert
+        experts.gemma_expert.model.config._attn_implementation = "eager"
+        (_, hidden), _ = experts.forward(
+            attention_mask=prepare_attention_masks_4d(packed.mask),
+            position_ids=packed.positions,
+            past_key_values=share_cache(past_key_values),
+            inputs_embeds=[None, packed.tokens],
+            use_cache=False,
+            adarms_cond=[None, condition],
+        )
+        hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -self.config.chunk_size :]
+        return self.action_out_proj(hidden.to(torch.float32))
+
+
+class Pi0Seam(PiSeam):
+    """On ``policy.model``."""
+
+    def sample_actions(
+        self,
+        images: Any,
+        img_masks: Any,
+        lang_tokens: Tensor,
+        lang_masks: Tensor,
+        state: Tensor,
+        noise: Tensor | None = None,
+        num_steps: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        sample = partial(super().sample_actions, images, img_masks, lang_tokens, lang_masks, state)  # type: ignore[misc]
+        options = {"num_steps": num_steps, **kwargs}
+        if noise is not None:  # the caller's own noise: nothing to choose from
+            return sample(noise=noise, **options)
+        return self._choose(sample, state.shape[0], state.device, options)
+
+    def denoise_step(
+        self, state: Tensor, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor
+    ) -> Tensor:
+        k = x_t.shape[0] // prefix_pad_masks.shape[0]
+        if k == 1:
+            return super().denoise_step(state, prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
+        suffix = self.embed_suffix(widen(state, k), x_t, timestep)
+        return self._denoise_packed(suffix, prefix_pad_masks, past_key_values)
+
+
+class Pi05Seam(PiSeam):
+    """On ``policy.model``."""
+
+    def sample_actions(
+        self,
+        images: Any,
+        img_masks: Any,
+        tokens: Tensor,
+        masks: Tensor,
+        noise: Tensor | None = None,
+        num_steps: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        sample = partial(super().sample_actions, images, img_masks, tokens, masks)  # type: ignore[misc]
+        options = {"num_steps": num_steps, **kwargs}
+        if noise is not None:
+            return sample(noise=noise, **options)
+        return self._choose(sample, tokens.shape[0], tokens.device, options)
+
+    def denoise_step(self, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor) -> Tensor:
+        if x_t.shape[0] == prefix_pad_masks.shape[0]:
+            return super().denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
+        return self._denoise_packed(self.embed_suffix(x_t, timestep), prefix_pad_masks, past_key_values)
+
+
+class Pi0Adapter(PackedAdapter):
+    """π0."""
+
+    name = "pi0"
+    seam = Pi0Seam
+
+
+class Pi05Adapter(PackedAdapter):
+    """π0.5."""
+
+    name = "pi05"
+    seam = Pi05Seam

@@ -1,0 +1,157 @@
+"""The proof that K-wide sampling is what it claims to be, made on the live policy."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone.sample.noise import GivenNoise
+
+#: Largest difference to the policy's own single calls, relative to the size of the actions (at least 1).
+TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+#: Candidates closer than this, relative to the size of the actions, are one candidate and its rounding errors.
+SAME = 1e-5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the check found; ``problem`` is empty if all is well.
+
+    >>> print(Finding(16, 3e-7, 2, {"embed_prefix": 1}))
+    16 candidates, largest difference to 2 single calls 3.0e-07, encoders called {'embed_prefix': 1}
+    """
+
+    k: int
+    difference: float
+    compared: int
+    calls: dict[str, int]
+    problem: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.k} candidates, largest difference to {self.compared} single calls {self.difference:.1e}, "
+            f"encoders called {self.calls}"
+        )
+
+
+def verify(
+    original: Callable[[], Tensor],
+    candidates: Tensor,
+    noises: Sequence[Tensor],
+    calls: dict[str, int],
+    encoders: Sequence[tuple[Any, str]],
+    uniform: bool = False,
+    compare: Sequence[int] | None = None,
+    precision: torch.dtype | None = None,
+) -> Finding:
+    """Compare K-wide candidates with the policy's own calls under the same noise.
+
+    Args:
+        original: the policy's own method; draws noise of B rows.
+        candidates: (B, K, T, D) drawn K wide.
+        noises: (B * K, ...) the initial noise, then whatever the sampler drew on its way.
+        calls: how often each encoder was called while the candidates were drawn.
+        encoders: the methods that encode the context.
+        uniform: the initial noise is uniform on [-1, 1], which the policy makes from draws on [0, 1].
+        compare: which candidates to compare; default the first two and the last.
+        precision: the coarsest type the policy computes in; default that of the noise.
+    """
+    batch, k = candidates.shape[:2]
+    # Two neighbours, because with rows in the wrong order (B after B instead of K after K) the first and the last are right by
+    # chance for many B and K.
+    chosen = sorted({0, min(1, k - 1), k - 1}) if compare is None else list(compare)
+    finite = candidates[torch.isfinite(candidates)]
+    size = max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
+    difference = 0.0
+
+    def found(problem: str = "") -> Finding:
+        return Finding(k, difference, len(chosen), calls, problem)
+
+    if k > 1 and (_alike(candidates, SAME * size) or (noises and _alike(noises[0].reshape(batch, k, -1), 0.0))):
+        return found(
+            "all candidates are equal: the policy ignores its noise, or a fixed seed gives every candidate the same"
+        )
+    devices = [candidates.device] if candidates.is_cuda else []
+    with torch.random.fork_rng(devices=devices):
+        for j in chosen:
+            rows = [noise.reshape(batch, k, *noise.shape[1:])[:, j] for noise in noises]
+            if uniform:
+                rows[0] = (rows[0] + 1) / 2
+            with count_calls(encoders) as single, GivenNoise(*rows) as given:
+                expected = original()
+            if given.left:
+                return found(
+                    f"the policy drew noise of shapes {given.drawn}, expected {[tuple(row.shape) for row in rows]}: "
+                    "its sampler has probably changed upstream"
+                )
+            if expected.shape != candidates[:, j].shape:
+                return found(f"a single call returns {tuple(expected.shape)}, expected {tuple(candidates[:, j].shape)}")
+            difference = max(difference, _largest_difference(expected.float(), candidates[:, j].float()))
+            for name, count in calls.items():
+                if count > single[name]:
+                    return found(f"{name} was called {count} times for {k} candidates, {single[name]} for one")
+    tolerance = TOLERANCES.get(precision or (noises[0].dtype if noises else candidates.dtype), 1e-4)
+    if difference > tolerance * size:
+        return found(
+            f"candidates differ from single calls under the same noise by {difference:.1e} "
+            f"(actions up to {size:.1f}, allowed {tolerance * size:.1e}): the sampler has probably changed upstream"
+        )
+    return found()
+
+
+def _alike(candidates: Tensor, tolerance: float) -> bool:
+    """Whether all candidates (B, K, ...) of all rows are the same."""
+    return bool(((candidates - candidates[:, :1]).abs() <= tolerance).all())
+
+
+def _largest_difference(first: Tensor, second: Tensor) -> float:
+    """Infinite where only one of the two is a number.
+
+    >>> nan = float("nan")
+    >>> _largest_difference(torch.tensor([1.0, nan]), torch.tensor([3.0, nan]))
+    2.0
+    >>> _largest_difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, nan]))
+    inf
+    """
+    same = (first == second) | (first.isnan() & second.isnan())
+    return float((first - second).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf).max())
+
+
+@contextlib.contextmanager
+def count_calls(encoders: Sequence[tuple[Any, str]]) -> Iterator[dict[str, int]]:
+    """Count the calls of methods within the block and in this thread, by method name."""
+    calls: dict[str, int] = {}
+    thread = threading.get_ident()
+    shadowed: list[tuple[Any, str, bool, Any]] = []
+
+    def counting(owner: Any, name: str) -> None:
+        method = getattr(owner, name)
+        calls.setdefault(name, 0)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == thread:
+                calls[name] += 1
+            return method(*args, **kwargs)
+
+        attributes = vars(owner)
+        shadowed.append((owner, name, name in attributes, attributes.get(name)))
+        attributes[name] = counted
+
+    for owner, name in encoders:
+        counting(owner, name)
+    try:
+        yield calls
+    finally:
+        for owner, name, was_there, before in reversed(shadowed):
+            if was_there:
+                vars(owner)[name] = before
+            else:
+                vars(owner).pop(name, None)

@@ -1,0 +1,120 @@
+"""Noise that can be drawn again: from seeds, row by row and candidate by candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_MASK = 2**64 - 1
+
+
+def mix(*numbers: int) -> int:
+    """One well-spread seed from several numbers (splitmix64 steps), the same on every machine.
+
+    >>> mix(0, 1) != mix(1, 0)
+    True
+    """
+    state = 0
+    for number in numbers:
+        state = (state ^ (number & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
+        state ^= state >> 31
+    return state
+
+
+def initial_noise(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
+    """(B * K, *shape) float32 noise on the host, K rows for each of B seeds.
+
+    Candidate j of a row depends on the row's seed and on j alone: not on K, not on the other rows. So candidate 0 at K = 16
+    is what K = 1 draws, and an episode sees the same noise in whatever batch it runs.
+
+    >>> one, sixteen = initial_noise([7], 1, (50, 7)), initial_noise([3, 7], 16, (50, 7))
+    >>> torch.equal(one[0], sixteen[16])
+    True
+    """
+    noise = torch.empty(len(seeds) * k, *shape)
+    generator = torch.Generator()
+    for row, seed in enumerate(seeds):
+        generator.manual_seed(seed & _MASK)
+        for candidate in noise[row * k : (row + 1) * k]:
+            if uniform:
+                candidate.uniform_(-1.0, 1.0, generator=generator)
+            else:
+                candidate.normal_(generator=generator)
+    return noise
+
+
+#: The functions of torch through which policies draw noise.
+DRAWS: frozenset[Callable[..., Any]] = frozenset(
+    {torch.randn, torch.rand, torch.normal, torch.randn_like, torch.rand_like}
+)
+
+
+class GivenNoise(TorchFunctionMode):
+    """Within this context, the draws of a policy return the given tensors, in order, where their shapes match. A draw of fewer
+    rows takes the first rows of a tensor and leaves the others to the next (policies that go through a batch row by row).
+
+    The mode is local to the thread and patches nothing. Every torch call inside passes through Python, so it is for checks
+    and tests. ``drawn`` keeps the shapes of all draws.
+
+    >>> with GivenNoise(torch.ones(2)) as given:
+    ...     torch.randn(2), len(torch.randn(3)), given.left
+    (tensor([1., 1.]), 3, 0)
+    """
+
+    def __init__(self, *noise: Tensor) -> None:
+        super().__init__()
+        self._noise = list(noise)
+        self.drawn: list[tuple[int, ...]] = []
+
+    @property
+    def left(self) -> int:
+        """How many of the given tensors were not asked for."""
+        return len(self._noise)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in DRAWS:
+            self.drawn.append(tuple(result.shape))
+            given = self._noise[0] if self._noise and result.ndim else None
+            if given is not None and given.shape[1:] == result.shape[1:] and len(given) >= len(result):
+                rows, rest = given.tensor_split([len(result)])
+                self._noise[:1] = [rest] if len(rest) else []
+                return rows.to(result).clone()
+        return result
+
+
+class SeededDraws(TorchFunctionMode):
+    """Within this context, draws of B * K rows come from the rows' seeds: for samplers that add noise at every step.
+
+    Args:
+        seeds: one for each of the B rows.
+        k: candidates per row.
+    """
+
+    def __init__(self, seeds: Iterable[int], k: int) -> None:
+        super().__init__()
+        self._seeds, self._k = list(seeds), k
+        self._draw = 0
+        #: Everything that was drawn, for the self-check.
+        self.drawn: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func not in DRAWS or result.shape[:1] != (len(self._seeds) * self._k,):
+            return result
+        self._draw += 1
+        seeds = [mix(seed, self._draw) for seed in self._seeds]
+        uniform = func in (torch.rand, torch.rand_like)
+        noise = initial_noise(seeds, self._k, result.shape[1:], uniform)
+        self.drawn.append((noise.add(1).div(2) if uniform else noise).to(result))
+        return self.drawn[-1].clone()

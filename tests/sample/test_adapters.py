@@ -1,0 +1,653 @@
+"""The contract of every adapter: K candidates are K calls of the policy, from one encoding, and nothing else changes."""
+
+import copy
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lerobot.policies.rtc.configuration_rtc import RTCConfig
+from lerobot.utils.constants import OBS_LANGUAGE_ATTENTION_MASK
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.cache_utils import DynamicLayer
+
+import keystone
+from keystone.errors import KeystoneError
+from keystone.handle import Chosen, Handle
+from keystone.sample import session as session_module
+from keystone.sample.adapters import ADAPTERS
+from keystone.sample.check import TOLERANCES, count_calls
+from keystone.sample.noise import GivenNoise, initial_noise
+from keystone.sample.session import Drawn
+from keystone.sample.widen import widen
+from tiny import POLICIES
+from tiny.common import seeded
+
+NAMES = [name for name, adapter in ADAPTERS.items() if not adapter.refusal]
+PACKED = ["pi0", "pi05", "smolvla"]
+RTC = ["pi0", "pi05", "smolvla", "groot", "evo1", "molmoact2"]
+WRITES_IN_PLACE = {"eo1", "wall_x"}
+"""Policies that torch.vmap cannot run."""
+SHARES_STATE = {
+    "groot": "registers a forward hook in every call",
+    "vla_jepa": "registers a forward hook in every call",
+    "multi_task_dit": "observations reach the sampler through a queue on the policy",
+    "wall_x": "tokenises in every call, and a fast tokenizer cannot be in use twice (Already borrowed)",
+}
+"""Policies that two threads cannot use at once, with or without KeyStone."""
+
+
+def named(names: Sequence[str]) -> Any:
+    """One case for each policy; all of a policy's cases share a worker, which builds it once."""
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in names])
+
+
+@functools.cache
+def build(name: str, **overrides: Any) -> Any:
+    return POLICIES[name].build(**overrides).requires_grad_(False)
+
+
+@pytest.fixture
+def policy(name: str) -> Iterator[Any]:
+    """The tiny policy, the same for all tests of this file and never attached at their beginning."""
+    yield build(name)
+    keystone.detach(build(name))
+
+
+class Recorder:
+    """The initial noise of every round, before the temperature."""
+
+    def __init__(self) -> None:
+        self.noises: list[tuple[Tensor, int, bool]] = []
+
+    def __call__(self, seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
+        noise = initial_noise(seeds, k, shape, uniform)
+        self.noises.append((noise.clone(), k, uniform))
+        return noise
+
+    def candidate(self, j: int, temperature: float = 1.0) -> list[Tensor]:
+        """What the policy's own draws must return to make candidate j: one tensor for each round."""
+        rows = [noise.unflatten(0, (-1, k))[:, j] * temperature for noise, k, _ in self.noises]
+        return [(row + 1) / 2 if uniform else row for row, (_, _, uniform) in zip(rows, self.noises, strict=True)]
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    monkeypatch.setattr(session_module, "initial_noise", recorder)
+    return recorder
+
+
+def candidate_chunks(policy: Any, predict: Callable[[], Tensor], recorder: Recorder, k: int, **options: Any) -> Tensor:
+    """(K, B, T, D) what an attached policy returns when each of its candidates in turn is the chosen one."""
+    handle = keystone.attach(policy, k=k, check=False, **options)
+    chunks = []
+    try:
+        for j in range(k):
+            recorder.noises.clear()
+            handle.session.choose = lambda drawn, j=j: drawn.candidates[:, j]
+            with handle.seeded(7):
+                chunks.append(predict())
+    finally:
+        keystone.detach(policy)
+    return torch.stack(chunks)
+
+
+def single_chunks(predict: Callable[[], Tensor], recorder: Recorder, k: int, temperature: float = 1.0) -> Tensor:
+    """(K, B, T, D) what the policy alone returns when it draws the noise of each candidate in turn."""
+    chunks = []
+    for j in range(k):
+        with GivenNoise(*recorder.candidate(j, temperature)) as given:
+            chunks.append(predict())
+        assert given.left == 0, "the policy did not draw the noise it was given"
+    return torch.stack(chunks)
+
+
+def assert_close(got: Tensor, expected: Tensor, tolerance: float = TOLERANCES[torch.float32]) -> None:
+    assert got.shape == expected.shape
+    assert got.isfinite().all()
+    size = max(1.0, float(expected.abs().max()))
+    difference = float((got - expected).abs().max())
+    assert difference <= tolerance * size, f"{difference:.1e} for actions up to {size:.1f}"
+
+
+def assert_different(chunks: Tensor) -> None:
+    """No two candidates (K, B, T, D) are alike: equality of equal candidates would prove nothing."""
+    spread = (chunks[:, None] - chunks[None]).abs().amax(dim=(2, 3, 4))
+    assert spread[~torch.eye(len(chunks), dtype=torch.bool)].min() > 1e-2
+
+
+def rounds_of(handle: Handle) -> list[Chosen]:
+    rounds: list[Chosen] = []
+    handle.on_round = rounds.append
+    return rounds
+
+
+# 1, 2: candidates are single calls
+
+
+@named(NAMES)
+@pytest.mark.parametrize(("batch_size", "k"), [(1, 4), (1, 16), (3, 4)])
+def test_candidates_are_single_calls(name: str, policy: Any, recorder: Recorder, batch_size: int, k: int) -> None:
+    recipe = POLICIES[name]
+    assert batch_size in recipe.batch_sizes
+    predict = functools.partial(recipe.predict, policy, recipe.batch(batch_size))
+    candidates = candidate_chunks(policy, predict, recorder, k)
+    assert_different(candidates)
+    assert_close(candidates, single_chunks(predict, recorder, k))
+
+
+@named([name for name in NAMES if name not in WRITES_IN_PLACE])
+def test_candidates_are_what_vmap_computes(
+    name: str, policy: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = POLICIES[name]
+    predict = functools.partial(recipe.predict, policy, recipe.batch())
+    if (
+        name == "vla_jepa"
+    ):  # its encoder runs in bfloat16 and rounds differently within vmap: both get the same encoding
+        encode, encoded = policy.model._encode_qwen, []
+
+        def encode_once(*inputs: Any, **options: Any) -> Any:
+            if not encoded:
+                encoded.append(encode(*inputs, **options))
+            return encoded[0]
+
+        monkeypatch.setitem(vars(policy.model), "_encode_qwen", encode_once)
+
+    def one(*noise: Tensor) -> Tensor:
+        with GivenNoise(*noise):
+            return predict()
+
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # the backend that has a batching rule, for both
+        candidates = candidate_chunks(policy, predict, recorder, 4)
+        noises = [torch.stack(draws) for draws in zip(*(recorder.candidate(j) for j in range(4)), strict=True)]
+        assert_close(candidates, torch.vmap(one, randomness="different")(*noises))
+
+
+@named([*PACKED, "groot"])
+def test_padding_of_the_context_differs_from_row_to_row(name: str, policy: Any, recorder: Recorder) -> None:
+    recipe = POLICIES[name]
+    batch = recipe.batch(3)
+    key = "attention_mask" if name == "groot" else OBS_LANGUAGE_ATTENTION_MASK
+    for row in range(3):
+        batch[key][row, batch[key].shape[1] - row :] = False
+    predict = functools.partial(recipe.predict, policy, batch)
+    candidates = candidate_chunks(policy, predict, recorder, 4)
+    assert_close(candidates, single_chunks(predict, recorder, 4))
+    full = functools.partial(recipe.predict, policy, recipe.batch(3))
+    moved = (single_chunks(full, recorder, 4) - candidates).abs().amax(dim=(0, 2, 3))
+    assert (moved[1:] > 1e-2).all(), "the padding has no effect: this test has no teeth"
+
+
+@pytest.mark.xdist_group("diffusion")
+@pytest.mark.parametrize("name", ["diffusion", "multi_task_dit"])
+def test_samplers_that_draw_at_every_step_pass_the_check(name: str) -> None:
+    options = {"noise_scheduler_type": "DDPM", "num_inference_steps": 4}
+    policy = build(name, **options, **({"objective": "diffusion"} if name == "multi_task_dit" else {}))
+    keystone.attach(policy, k=4, seed=0, check="all")
+    try:
+        POLICIES[name].predict(policy, POLICIES[name].batch(3))
+    finally:
+        keystone.detach(policy)
+
+
+# 3: K = 1
+
+
+@named(NAMES)
+def test_one_candidate_is_the_policy_itself(name: str, policy: Any) -> None:
+    recipe = POLICIES[name]
+    with seeded(3):
+        alone = recipe.predict(policy, recipe.batch())
+    handle = keystone.attach(policy, k=1, temperature=1.0)
+    assert handle.session.untouched
+    with seeded(3):
+        attached = recipe.predict(policy, recipe.batch())
+    assert torch.equal(alone, attached)
+    assert handle.stats["rounds"] == 0
+
+
+@named(NAMES)
+def test_seeded_single_candidate_is_the_first_of_many(name: str, policy: Any) -> None:
+    recipe = POLICIES[name]
+    chunks = []
+    for k in (1, 8):
+        handle = keystone.attach(policy, k=k, seed=5, check=False)
+        handle.session.choose = lambda drawn: drawn.candidates[:, 0]
+        chunks.append(recipe.predict(policy, recipe.batch()))
+        keystone.detach(policy)
+    assert_close(chunks[1], chunks[0])
+
+
+# 4, 5: sharing
+
+
+@named(NAMES)
+def test_context_is_encoded_once(name: str, policy: Any) -> None:
+    recipe = POLICIES[name]
+    counted = []
+    for k in (1, 8):
+        handle = keystone.attach(policy, k=k, check=False)
+        with count_calls(ADAPTERS[name].encoders(policy)) as calls:
+            recipe.predict(policy, recipe.batch())
+        assert handle.stats["rounds"] == (k > 1)
+        counted.append(calls)
+        keystone.detach(policy)
+    assert counted[0], "the adapter names no encoder"
+    assert all(counted[0].values())
+    assert counted[0] == counted[1]
+
+
+class Shapes(TorchDispatchMode):
+    """The shapes of all tensors that come into being."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for one in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(one, Tensor):
+                self.seen.add(tuple(one.shape))
+        return result
+
+
+@named(PACKED)
+def test_prefix_is_never_copied_for_a_candidate(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch_size, k = 3, 5
+    expert = policy.model.vlm_with_expert if name == "smolvla" else policy.model.paligemma_with_expert
+    forward, caches = expert.forward, []
+
+    def spy(**inputs: Any) -> Any:
+        cache = inputs["past_key_values"]
+        caches.append(None if cache is None else [layer.keys for layer in cache.layers])
+        return forward(**inputs)
+
+    monkeypatch.setitem(vars(expert), "forward", spy)
+    keystone.attach(policy, k=k, check=False)
+    with Shapes() as shapes:
+        POLICIES[name].predict(policy, POLICIES[name].batch(batch_size))
+    prefill, *steps = caches
+    assert prefill is None
+    assert len(steps) == 4
+    for keys in steps:
+        assert [key.shape[0] for key in keys] == [batch_size] * len(keys)
+        assert [key.data_ptr() for key in keys] == [key.data_ptr() for key in steps[0]]
+    prefix = steps[0][0].shape[2]
+    suffixes = (policy.config.chunk_size, policy.config.chunk_size + 1)  # π0 has its state in front
+    lengths = {prefix, *(prefix + suffix for suffix in suffixes)}
+    copies = [shape for shape in shapes.seen if shape[:1] == (batch_size * k,) and lengths & set(shape[1:])]
+    assert copies == []
+
+
+@pytest.mark.xdist_group("groot")
+@pytest.mark.parametrize("name", ["groot"])
+def test_groot_projects_the_context_once_per_step(name: str, policy: Any) -> None:
+    batch_size, k = 3, 4
+    head = policy._groot_model.action_head
+    projected: list[int] = []
+    hooks = [
+        projection.register_forward_pre_hook(lambda _, inputs: projected.append(inputs[0].shape[0]))
+        for block in head.model.transformer_blocks[::2]
+        for projection in (block.attn1.to_k, block.attn1.to_v)
+    ]
+    keystone.attach(policy, k=k, check=False)
+    POLICIES[name].predict(policy, POLICIES[name].batch(batch_size))
+    for hook in hooks:
+        hook.remove()
+    assert projected == [batch_size] * len(hooks) * head.num_inference_timesteps
+
+
+@pytest.mark.xdist_group("groot")
+@pytest.mark.parametrize("name", ["groot"])
+def test_groot_with_an_unknown_network_runs_it_as_it_is(name: str, policy: Any, recorder: Recorder) -> None:
+    network = policy._groot_model.action_head.model
+    known = type(network)
+    network.__class__ = type("AnotherDiT", (known,), {})
+    predict = functools.partial(POLICIES[name].predict, policy, POLICIES[name].batch(3))
+    try:
+        assert_close(candidate_chunks(policy, predict, recorder, 4), single_chunks(predict, recorder, 4))
+    finally:
+        network.__class__ = known
+
+
+# 6: real-time chunking
+
+
+@functools.cache
+def build_with_rtc(name: str) -> Any:
+    config = RTCConfig(enabled=True, execution_horizon=6)
+    policy = POLICIES[name].build(**({} if name == "groot" else {"rtc_config": config})).requires_grad_(False)
+    policy.config.rtc_config = config  # GR00T's has no such field, but reads it where a rollout has set it
+    return policy
+
+
+@named(RTC)
+@pytest.mark.parametrize("leftover", ["rows", "one row", "whole chunk", "none"])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_candidates_are_single_calls_with_rtc(name: str, recorder: Recorder, leftover: str, batch_size: int) -> None:
+    recipe, policy = POLICIES[name], build_with_rtc(name)
+    generator = torch.Generator().manual_seed(1)
+    width = getattr(policy.config, "max_action_dim", recipe.chunk_shape[1])
+    chunk = (policy.config.chunk_size, width)
+    previous = {
+        "rows": torch.randn(7, 6, generator=generator),
+        "one row": torch.randn(1, 7, 6, generator=generator),
+        "whole chunk": torch.randn(batch_size, *chunk, generator=generator),
+        "none": None,
+    }[leftover]
+    batch = recipe.batch(batch_size)
+
+    def predict(**options: Any) -> Tensor:
+        policy.reset()
+        return policy.predict_action_chunk(dict(batch), **options)
+
+    chunked = functools.partial(predict, inference_delay=2, prev_chunk_left_over=previous)
+    candidates = candidate_chunks(policy, chunked, recorder, 4)
+    assert_close(candidates, single_chunks(chunked, recorder, 4))
+    if previous is not None:
+        moved = (single_chunks(predict, recorder, 4) - candidates).abs().max()
+        assert moved > 1e-2, "the previous chunk has no effect: this test has no teeth"
+
+
+@named(RTC)
+def test_distances_begin_after_the_delay(name: str) -> None:
+    policy = build_with_rtc(name)
+    handle = keystone.attach(policy, k=4)  # with the self-check
+    try:
+        policy.predict_action_chunk(POLICIES[name].batch(), inference_delay=2, prev_chunk_left_over=torch.ones(7, 6))
+    finally:
+        keystone.detach(policy)
+    (space,) = handle._spaces.values()
+    assert space.steps.start == 2
+
+
+# 7: the queue
+
+
+@named(NAMES)
+def test_select_action_executes_the_chosen_chunk(name: str, policy: Any) -> None:
+    recipe, steps = POLICIES[name], policy.config.n_action_steps
+    handle = keystone.attach(policy, k=4, seed=0)
+    rounds = rounds_of(handle)
+    policy.reset()
+    actions = [policy.select_action(dict(recipe.batch(seed=step))) for step in range(steps + 2)]
+    policy.reset()
+    assert handle.stats["rounds"] == len(rounds) == 2
+    window = ADAPTERS[name].window(policy.config)
+    assert window.steps == steps
+    for step, action in enumerate(actions):
+        chunk = rounds[step // steps].selection.chunk
+        width = window.dims or chunk.shape[-1]
+        torch.testing.assert_close(action[:, :width], chunk[:, window.start + step % steps, :width].to(action))
+
+
+# 8: attaching and detaching
+
+
+def snapshot(policy: Any) -> list[tuple[type, dict[str, int]]]:
+    return [(type(module), {key: id(value) for key, value in vars(module).items()}) for module in policy.modules()]
+
+
+@named(NAMES)
+def test_detaching_leaves_no_trace(name: str, policy: Any) -> None:
+    before, keys = snapshot(policy), list(policy.state_dict())
+    handle = keystone.attach(policy, k=2)
+    assert type(ADAPTERS[name].module(policy)) not in (kind for kind, _ in before)
+    assert isinstance(ADAPTERS[name].module(policy), nn.Module)
+    assert list(policy.state_dict()) == keys
+    assert keystone.attached(policy) is handle
+    keystone.detach(policy)
+    assert snapshot(policy) == before
+    keystone.attach(policy, k=2, rule="keystone")
+    POLICIES[name].predict(policy, POLICIES[name].batch())
+    keystone.detach(policy)
+    assert [(kind, set(names)) for kind, names in snapshot(policy)] == [(kind, set(names)) for kind, names in before]
+    assert keystone.attached(policy) is None
+
+
+@named(NAMES)
+def test_chunk_is_the_same_in_every_mode_of_autograd(name: str, policy: Any) -> None:
+    recipe = POLICIES[name]
+    policy.requires_grad_(True)
+    handle = keystone.attach(policy, k=2)
+    chunks = []
+    try:
+        for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+            with mode(), handle.seeded(1):
+                chunks.append(recipe.predict(policy, recipe.batch()))
+            assert not chunks[-1].requires_grad
+    finally:
+        policy.requires_grad_(False)
+    assert torch.equal(chunks[0], chunks[1])
+    assert torch.equal(chunks[0], chunks[2])
+
+
+@named(NAMES)
+def test_copy_is_attached_and_independent(name: str, policy: Any) -> None:
+    recipe = POLICIES[name]
+    handle = keystone.attach(policy, k=4, seed=0)
+    twin = copy.deepcopy(policy)
+    twin_handle = keystone.attached(twin)
+    assert twin_handle is not None
+    assert twin_handle is not handle
+    assert torch.equal(recipe.predict(policy, recipe.batch()), recipe.predict(twin, recipe.batch()))
+    assert (handle.stats["rounds"], twin_handle.stats["rounds"]) == (1, 1)
+    keystone.detach(twin)
+    assert keystone.attached(policy) is handle
+    recipe.predict(policy, recipe.batch())
+    assert (handle.stats["rounds"], twin_handle.stats["rounds"]) == (2, 1)
+
+
+@named(["diffusion", "smolvla"])
+def test_attached_policy_saves_as_itself(name: str, policy: Any, tmp_path: Path) -> None:
+    recipe = POLICIES[name]
+    policy.save_pretrained(tmp_path / "alone")
+    handle = keystone.attach(policy, k=4, seed=0)
+    recipe.predict(policy, recipe.batch())
+    policy.save_pretrained(tmp_path / "attached")
+    for file in ("config.json", "model.safetensors"):
+        assert (tmp_path / "alone" / file).read_bytes() == (tmp_path / "attached" / file).read_bytes()
+    loaded = type(policy).from_pretrained(tmp_path / "attached").eval()
+    assert keystone.attached(loaded) is None
+    keystone.attach(loaded, k=4)
+    with handle.seeded(1):
+        assert torch.equal(recipe.predict(policy, recipe.batch()), recipe.predict(loaded, recipe.batch()))
+
+
+@pytest.mark.xdist_group("smolvla")
+@pytest.mark.parametrize("name", ["smolvla"])
+def test_weights_can_be_loaded_while_attached(name: str, policy: Any) -> None:
+    keystone.attach(policy, k=4, seed=0)
+    result = policy.load_state_dict(policy.state_dict())
+    assert not result.missing_keys
+    assert not result.unexpected_keys
+
+
+# 9: threads
+
+
+@named([name for name in NAMES if name not in SHARES_STATE])
+def test_threads_share_an_attached_policy(name: str, policy: Any) -> None:
+    recipe = POLICIES[name]
+    handle = keystone.attach(policy, k=4)  # with the self-check, which all threads meet at once
+    batches = [recipe.batch(seed=i) for i in range(4)]
+
+    def run(i: int) -> Tensor:
+        with torch.no_grad(), handle.seeded(i):
+            return recipe.predict(policy, batches[i % 4])
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(run, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert handle.stats["rounds"] == 8
+    for i, chunk in enumerate(together):
+        assert torch.equal(chunk, run(i))
+    encoders = ADAPTERS[name].encoders(policy)
+    assert all(method not in vars(owner) for owner, method in encoders), "the check's counters were left behind"
+
+
+# 10: temperature
+
+
+@named(NAMES)
+def test_temperature_scales_the_noise(name: str, policy: Any, recorder: Recorder) -> None:
+    recipe = POLICIES[name]
+    predict = functools.partial(recipe.predict, policy, recipe.batch())
+    warm = candidate_chunks(policy, predict, recorder, 3, temperature=0.5)
+    assert_close(warm, single_chunks(predict, recorder, 3, temperature=0.5))
+    cold = candidate_chunks(policy, predict, recorder, 3, temperature=0.0)
+    assert_close(cold, cold[:1].expand_as(cold), tolerance=1e-5)
+
+
+# 11: bfloat16
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in ("pi05", "smolvla", "groot")]
+)
+def test_bfloat16_passes_the_check(name: str) -> None:
+    recipe = POLICIES[name]
+    if name == "pi05":
+        policy = recipe.build(dtype="bfloat16")
+    elif name == "groot":
+        policy = recipe.build(use_bf16=True)
+    else:
+        policy = recipe.build()
+        policy.model.vlm_with_expert.to(torch.bfloat16)
+    handle = keystone.attach(policy, k=8, seed=0, check="all")
+    chunk = recipe.predict(policy, recipe.batch(3))
+    assert chunk.isfinite().all()
+    assert handle.session.finding is not None
+    assert handle.session.finding.compared == 8
+    assert handle.session.finding.difference < TOLERANCES[torch.bfloat16] * float(chunk.abs().max())
+
+
+# 12: what counts in distances
+
+
+@named(NAMES)
+def test_choice_ignores_padding_and_steps_that_are_not_executed(name: str, policy: Any) -> None:
+    recipe = POLICIES[name]
+    handle = keystone.attach(policy, k=8, seed=0)
+    rounds = rounds_of(handle)
+    recipe.predict(policy, recipe.batch())
+    (chosen,) = rounds
+    window = ADAPTERS[name].window(policy.config)
+    real = torch.zeros(chosen.candidates.shape[2:], dtype=torch.bool)
+    real[window.start : window.start + window.steps, : window.dims] = True
+
+    def choice(candidates: Tensor) -> int:
+        handle(Drawn(0, chosen.seeds, candidates, 0, 0.0))
+        return int(handle.last.index[0])
+
+    index = choice(chosen.candidates)
+    assert index == int(chosen.selection.index[0])
+    noise = 100 * torch.randn(chosen.candidates.shape, generator=torch.Generator().manual_seed(0))
+    assert choice(chosen.candidates + noise * ~real) == index
+    far = torch.zeros_like(chosen.candidates)
+    far[:, index] = 100.0
+    assert choice(chosen.candidates + far * real) != index
+
+
+# 13: the self-check notices
+
+
+@named(NAMES)
+def test_check_notices_equal_noise(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def equal(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
+        return widen(initial_noise(seeds, 1, shape, uniform), k).clone()
+
+    monkeypatch.setattr(session_module, "initial_noise", equal)
+    handle = keystone.attach(policy, k=4, seed=0)
+    handle.session.choose = lambda drawn: pytest.fail("a round was finished")
+    with pytest.raises(KeystoneError, match="all candidates are equal"):
+        POLICIES[name].predict(policy, POLICIES[name].batch())
+
+
+def widen_wrongly(value: Any, k: int) -> Any:
+    """All rows after all rows, instead of K times each; and where there is but one row, a little noise in its last copy."""
+    if not isinstance(value, Tensor):
+        return value
+    wide = value.repeat(k, *(1 for _ in value.shape[1:]))
+    if len(value) == 1 and value.is_floating_point():
+        wide[-1] *= 1.1
+    return wide
+
+
+def repeat_wrongly(layer: Any, repeats: int) -> None:
+    layer.keys, layer.values = widen_wrongly(layer.keys, repeats), widen_wrongly(layer.values, repeats)
+
+
+@named(NAMES)
+def test_check_notices_a_wrong_context(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules[type(ADAPTERS[name]).__module__]
+    if hasattr(module, "pack"):
+
+        def leaking(*args: Any) -> Any:
+            packed = pack(*args)
+            return packed._replace(mask=torch.ones_like(packed.mask))  # candidates see each other
+
+        pack = module.pack
+        monkeypatch.setattr(module, "pack", leaking)
+    else:
+        monkeypatch.setattr(module, "widen", widen_wrongly)
+        monkeypatch.setattr(DynamicLayer, "batch_repeat_interleave", repeat_wrongly)
+    keystone.attach(policy, k=4, seed=0)
+    with pytest.raises(KeystoneError, match="differ from single calls"):
+        POLICIES[name].predict(policy, POLICIES[name].batch(3))
+
+
+@pytest.mark.xdist_group("xvla")
+@pytest.mark.parametrize("name", ["xvla"])
+def test_check_notices_a_second_encoding(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seam = ADAPTERS[name].seam
+    forward_vlm, denoise, seen = policy.model.forward_vlm, seam._denoise, []
+
+    def spy(*args: Any) -> Any:
+        seen.append(args)
+        return forward_vlm(*args)
+
+    def wasteful(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+        self.forward_vlm(*seen[0])
+        return denoise(self, *args, **kwargs)
+
+    monkeypatch.setitem(vars(policy.model), "forward_vlm", spy)
+    monkeypatch.setattr(seam, "_denoise", wasteful)
+    keystone.attach(policy, k=4, seed=0)
+    with pytest.raises(KeystoneError, match="forward_vlm was called 2 times for 4 candidates, 1 for one"):
+        POLICIES[name].predict(policy, POLICIES[name].batch())
+
+
+# The caller's own choices
+
+
+@named(PACKED)
+def test_noise_of_the_caller_is_used_as_it_is(name: str, policy: Any) -> None:
+    noise = torch.randn(1, 10, 8, generator=torch.Generator().manual_seed(0))
+    alone = policy.predict_action_chunk(POLICIES[name].batch(), noise=noise)
+    handle = keystone.attach(policy, k=4)
+    assert torch.equal(policy.predict_action_chunk(POLICIES[name].batch(), noise=noise), alone)
+    assert handle.stats["rounds"] == 0
+
+
+@named(PACKED)
+def test_compiled_sampler_is_refused(name: str) -> None:
+    precision = torch.get_float32_matmul_precision()
+    policy = POLICIES[name].build(compile_model=True)
+    torch.set_float32_matmul_precision(precision)  # which compiling changes for the whole process
+    with pytest.raises(KeystoneError, match="compile_model=False"):
+        keystone.attach(policy, k=4)
+    assert keystone.attached(policy) is None
