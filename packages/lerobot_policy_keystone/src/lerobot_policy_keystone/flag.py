@@ -1,0 +1,133 @@
+"""``--policy.keystone.k=16`` on any checkpoint: a field on LeRobot's configs, and an attached policy where it is set."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import draccus
+from draccus.parsers.encoding import encode_choice, encode_dataclass
+from draccus.utils import is_choice_type
+from lerobot.configs import PreTrainedConfig
+from lerobot.policies.pretrained import PreTrainedPolicy
+
+from keystone.integrations import Settings
+from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
+from lerobot_policy_keystone.options import KeystoneOptions
+
+FIELD = "keystone"
+
+process_settings = Settings()
+"""Of this process, from the command line of a server; over the environment, under the flag of a policy."""
+
+
+@dataclasses.dataclass
+class _Holder:
+    keystone: KeystoneOptions = dataclasses.field(default_factory=KeystoneOptions)
+
+
+def install() -> str:
+    """Add the field to every policy config and let policies read it once they are built. Returns what does not fit, if so.
+
+    Types that cannot be attached to get the field too: their users deserve the reason, not "unrecognized arguments".
+    """
+    try:
+        configs = [cls for cls in PreTrainedConfig.get_known_choices().values() if cls is not KeystoneConfig]
+        for config_class in configs:
+            _add_field(config_class)
+        draccus.encode.register(PreTrainedConfig, _encode_without_field, include_subclasses=True)
+        _watch_policies()
+        return _problem(configs)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def is_used(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether a command line or the environment asks for KeyStone by this route."""
+    flagged = any(argument.startswith(f"--policy.{FIELD}") for argument in arguments)
+    return flagged or process_settings.given or Settings.from_environment(environ).given
+
+
+def _add_field(config_class: type) -> None:
+    """Give a dataclass one more field with a default, without decorating it again."""
+    known = config_class.__dataclass_fields__  # type: ignore[attr-defined]
+    if FIELD in known:
+        return
+    known[FIELD] = _Holder.__dataclass_fields__[FIELD]
+    config_class.__annotations__[FIELD] = KeystoneOptions
+    init = config_class.__init__  # type: ignore[misc]
+
+    @functools.wraps(init)
+    def init_with_field(self: Any, *args: Any, keystone: KeystoneOptions | None = None, **kwargs: Any) -> None:
+        self.keystone = keystone or KeystoneOptions()
+        init(self, *args, **kwargs)
+
+    config_class.__init__ = init_with_field  # type: ignore[misc]
+
+
+def _encode_without_field(config: PreTrainedConfig, declared_type: Any = None) -> dict[str, Any]:
+    """What is saved with a checkpoint: as LeRobot writes it, so that it loads where this plugin is not installed."""
+    named = declared_type is not None and is_choice_type(declared_type)
+    encoded = encode_choice(config, declared_type) if named else encode_dataclass(config, declared_type)
+    encoded.pop(FIELD, None)
+    return encoded
+
+
+def _watch_policies() -> None:
+    """Attach to every policy as soon as its constructor has returned; weights that are loaded later are used as usual."""
+    if _policies_are_watched():
+        return
+    subclass_made = PreTrainedPolicy.__init_subclass__.__func__
+
+    def subclass_made_and_watched(cls: Any, /, **kwargs: Any) -> None:
+        subclass_made(cls, **kwargs)
+        _attach_after_init(cls)
+
+    PreTrainedPolicy.__init_subclass__ = classmethod(subclass_made_and_watched)
+    for policy_class in _all_subclasses(PreTrainedPolicy):
+        _attach_after_init(policy_class)
+
+
+def _policies_are_watched() -> bool:
+    return PreTrainedPolicy.__init_subclass__.__module__ == __name__
+
+
+def _all_subclasses(policy_class: type) -> list[type]:
+    children: list[type] = policy_class.__subclasses__()
+    return children + [found for child in children for found in _all_subclasses(child)]
+
+
+def _attach_after_init(policy_class: type) -> None:
+    init = vars(policy_class).get("__init__")
+    if init is None:
+        return
+
+    @functools.wraps(init)
+    def init_and_attach(self: Any, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        init(self, config, *args, **kwargs)
+        if type(self).__init__ is init_and_attach:  # not the constructor of a base class
+            _attach_if_wanted(self, config)
+
+    policy_class.__init__ = init_and_attach  # type: ignore[misc]
+
+
+def _attach_if_wanted(policy: Any, config: PreTrainedConfig) -> None:
+    if isinstance(config, KeystoneConfig):  # attaches to the policy inside itself
+        return
+    options = getattr(config, FIELD, None) or KeystoneOptions()
+    settings = options.settings().over(process_settings).over(Settings.from_environment())
+    if settings.given:
+        settings.attach(policy)
+
+
+def _problem(configs: Sequence[type]) -> str:
+    """What is not as it was left by `install`, if anything."""
+    if not configs:
+        return "it registers no policy types"
+    for config_class in configs:
+        if FIELD not in {field.name for field in dataclasses.fields(config_class)}:
+            return f"{config_class.__name__} takes no further field"
+    encoder = draccus.encode.dispatch(PreTrainedConfig)
+    if encoder is None or encoder.func is not _encode_without_field:
+        return "the field cannot be kept out of saved checkpoints"
+    return "" if _policies_are_watched() else "policies cannot be watched while they are built"

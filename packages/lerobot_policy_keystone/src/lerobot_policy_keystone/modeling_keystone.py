@@ -1,0 +1,47 @@
+"""The policy type ``keystone``: a wrapper that hands everything to the attached policy inside it."""
+
+from typing import Any
+
+from lerobot.policies.factory import get_policy_class
+from lerobot.policies.pretrained import PreTrainedPolicy
+from torch import Tensor
+
+import keystone
+from keystone.integrations import Settings
+from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
+
+
+class KeystonePolicy(PreTrainedPolicy):
+    """A pretrained policy that draws K chunks a round and executes one of them."""
+
+    config_class = KeystoneConfig
+    name = "keystone"
+
+    def __init__(self, config: KeystoneConfig, **_: Any) -> None:
+        super().__init__(config)
+        base = config.base
+        self.inner = get_policy_class(base.type).from_pretrained(base.pretrained_path, config=base)
+        keystone.detach(self.inner)  # KEYSTONE_K in the environment may have been faster
+        config.settings().over(Settings.from_environment()).attach(self.inner)
+
+    def reset(self) -> None:
+        self.inner.reset()
+
+    def select_action(self, batch: dict[str, Tensor], **kwargs: Any) -> Tensor:
+        return self.inner.select_action(batch, **kwargs)
+
+    def predict_action_chunk(self, batch: dict[str, Tensor], **kwargs: Any) -> Tensor:
+        return self.inner.predict_action_chunk(batch, **kwargs)
+
+    def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Any] | None]:
+        return self.inner.forward(batch)
+
+    def get_optim_params(self) -> dict[str, Any]:
+        return self.inner.get_optim_params()
+
+    def supports_rtc(self) -> bool:
+        return self.inner.supports_rtc()
+
+    def init_rtc_processor(self) -> None:
+        self.inner.config.rtc_config = self.config.rtc_config
+        self.inner.init_rtc_processor()

@@ -1,0 +1,34 @@
+"""KeyStone's options as LeRobot's command-line parser reads them: flat, all optional."""
+
+from dataclasses import dataclass, fields
+
+from keystone.integrations import Settings
+
+COMMON = ("k", "rule", "temperature", "seed", "metric")
+
+
+@dataclass
+class KeystoneOptions:
+    """KeyStone: draw K action chunks from one context, execute the one they agree on. Any option turns it on."""
+
+    k: int | None = None  # candidates per round; 16 if another option is given, 1 runs the policy's own code
+    rule: str | None = None  # how one is chosen: keystone (default), medoid, density, kde, coherent, …
+    temperature: float | None = None  # factor on the initial noise
+    seed: int | None = None  # of the noise of all rounds; default: from torch's global generator
+    metric: str | None = None  # l2 (default), l1 or cosine
+
+    tau: float | None = None  # keystone, cluster-mean: from which spread on the candidates are clustered
+    clusters: int | None = None  # keystone, cluster-medoid, cluster-mean
+    iterations: int | None = None  # keystone, cluster-medoid, cluster-mean: of k-means
+    init: str | None = None  # keystone, cluster-medoid, cluster-mean: of k-means, random or best
+    neighbours: int | None = None  # density
+    bandwidth: float | None = None  # kde
+    whole: bool | None = None  # kde: over whole chunks
+    decay: float | None = None  # coherent
+    share: float | None = None  # coherent, trimmed-mean: of the candidates
+
+    def settings(self) -> Settings:
+        """What was given."""
+        values = {field.name: getattr(self, field.name) for field in fields(KeystoneOptions)}
+        common = {name: values.pop(name) for name in COMMON}
+        return Settings(**common, params={name: value for name, value in values.items() if value is not None})

@@ -1,0 +1,144 @@
+"""What a command line or the environment says about KeyStone, and how it is applied to a policy."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from keystone.attach import attach
+from keystone.handle import Handle
+from keystone.integrations.round_log import RoundLog
+from keystone.select.metrics import check_metric
+from keystone.select.rules import bind
+from keystone.select.rules.base import Rule
+from keystone.select.rules.checks import number, whole
+
+DEFAULT_K = 16
+DEFAULT_RULE = "keystone"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Arguments of `keystone.attach` that may have been given; None and ``{}`` mean "not given". Checked when made.
+
+    Attributes:
+        k: candidates per round.
+        rule: name of the rule.
+        temperature: factor on the initial noise.
+        seed: of all rounds.
+        metric: "l2", "l1" or "cosine".
+        params: of the rule.
+
+    >>> Settings(k=8).over(Settings(k=16, rule="medoid"))
+    Settings(k=8, rule='medoid', temperature=None, seed=None, metric=None, params={})
+    """
+
+    k: int | None = None
+    rule: str | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    metric: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.k is not None:
+            whole("k", self.k)
+        if self.temperature is not None:
+            number("temperature", self.temperature)
+        if self.seed is not None:
+            whole("seed", self.seed, least=0)
+        if self.metric is not None:
+            check_metric(self.metric)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
+        """``KEYSTONE_K``, ``_RULE``, ``_TEMPERATURE``, ``_SEED``, ``_METRIC`` and ``_PARAMS``; empty means not given.
+
+        >>> Settings.from_environment({"KEYSTONE_K": "8", "KEYSTONE_PARAMS": "tau=0.5, clusters=3"})
+        Settings(k=8, rule=None, temperature=None, seed=None, metric=None, params={'tau': 0.5, 'clusters': 3})
+        >>> Settings.from_environment({"KEYSTONE_K": "many"})
+        Traceback (most recent call last):
+        ValueError: KEYSTONE_K=many: expected a whole number
+        """
+
+        def read(name: str, convert: Any, wanted: str) -> Any:
+            text = environ.get(f"KEYSTONE_{name}", "").strip()
+            if not text:
+                return None
+            try:
+                return convert(text)
+            except ValueError:
+                raise ValueError(f"KEYSTONE_{name}={text}: expected {wanted}") from None
+
+        return cls(
+            k=read("K", int, "a whole number"),
+            rule=read("RULE", str, "a name"),
+            temperature=read("TEMPERATURE", float, "a number"),
+            seed=read("SEED", int, "a whole number"),
+            metric=read("METRIC", str, "a name"),
+            params=read("PARAMS", parse_params, 'JSON ({"tau": 0.5}) or a list (tau=0.5,clusters=3)') or {},
+        )
+
+    @property
+    def given(self) -> bool:
+        """Whether anything was said, so that KeyStone is wanted."""
+        return self != Settings()
+
+    def over(self, other: Settings) -> Settings:
+        """These settings where given, the other's elsewhere. Parameters of a rule that is not the one in force are left out."""
+        same_rule = self.rule is None or self.rule == (other.rule or DEFAULT_RULE)
+        return Settings(
+            k=other.k if self.k is None else self.k,
+            rule=other.rule if self.rule is None else self.rule,
+            temperature=other.temperature if self.temperature is None else self.temperature,
+            seed=other.seed if self.seed is None else self.seed,
+            metric=other.metric if self.metric is None else self.metric,
+            params={**(other.params if same_rule else {}), **self.params},
+        )
+
+    def bind(self) -> Rule:
+        """The rule with its parameters.
+
+        >>> Settings(rule="mediod").bind()
+        Traceback (most recent call last):
+        ValueError: unknown rule 'mediod': did you mean 'medoid'? ...
+        """
+        return bind(self.rule or DEFAULT_RULE, self.params)
+
+    def attach(self, policy: Any) -> Handle:
+        """`keystone.attach` with these settings; ``KEYSTONE_LOG=path`` in the environment logs every round there."""
+        handle = attach(
+            policy,
+            k=DEFAULT_K if self.k is None else self.k,
+            rule=self.bind(),
+            temperature=1.0 if self.temperature is None else self.temperature,
+            seed=self.seed,
+            metric=self.metric or "l2",
+        )
+        path = os.environ.get("KEYSTONE_LOG", "").strip()
+        if path:
+            handle.on_round = RoundLog(path)
+        return handle
+
+
+def parse_params(text: str) -> dict[str, Any]:
+    """Parameters of a rule from JSON or a comma-separated list; a value that is not JSON is a string.
+
+    >>> parse_params('{"tau": 0.5}'), parse_params("init=best,clusters=3")
+    ({'tau': 0.5}, {'init': 'best', 'clusters': 3})
+    """
+    if text.startswith("{"):
+        return dict(json.loads(text))
+    params = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and value):
+            raise ValueError(f"{part!r} is not name=value")
+        try:
+            params[name] = json.loads(value)
+        except json.JSONDecodeError:
+            params[name] = value
+    return params

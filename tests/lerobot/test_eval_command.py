@@ -1,0 +1,90 @@
+"""`lerobot-eval` as a user types it, with KeyStone by each of the three routes."""
+
+import eval_process
+import pytest
+
+pytestmark = pytest.mark.xdist_group("lerobot-commands")
+
+OPTIONS = {"k": "16", "rule": "medoid", "temperature": "0.8", "seed": "1"}
+
+
+@pytest.fixture(scope="module")
+def flagged(evaluate, checkpoint):
+    """The console script with the flag, in an environment that says otherwise."""
+    options = [f"--policy.keystone.{name}={value}" for name, value in OPTIONS.items()]
+    path = f"--policy.path={checkpoint('diffusion')}"
+    return evaluate(path, *options, from_scratch=True, KEYSTONE_K="4", KEYSTONE_RULE="first")
+
+
+def test_flag_draws_k_candidates_and_wins_over_the_environment(flagged):
+    assert flagged.code == 0, flagged.output
+    assert "KeyStone on: K=16, rule medoid, adapter diffusion" in flagged.output
+    assert "KeyStone self-check passed: 16 candidates" in flagged.output
+    assert flagged.rewards
+    assert len(flagged.rounds) > 1
+    assert {(round["k"], round["rule"]) for round in flagged.rounds} == {(16, "medoid")}
+
+
+def test_wrapper_type_chooses_the_same(flagged, evaluate, checkpoint):
+    options = [f"--policy.{name}={value}" for name, value in OPTIONS.items()]
+    wrapped = evaluate("--policy.type=keystone", f"--policy.base_path={checkpoint('diffusion')}", *options)
+    assert wrapped.code == 0, wrapped.output
+    assert "KeyStone on: K=16, rule medoid, adapter diffusion" in wrapped.output
+    assert [round["index"] for round in wrapped.rounds] == [round["index"] for round in flagged.rounds]
+    assert wrapped.rewards == flagged.rewards
+
+
+def test_one_candidate_is_the_policy_itself(flagged, evaluate, checkpoint):
+    path = f"--policy.path={checkpoint('diffusion')}"
+    plain, single = evaluate(path), evaluate(path, "--policy.keystone.k=1")
+    assert plain.code == single.code == 0, single.output
+    assert "KeyStone on" not in plain.output
+    assert "KeyStone on: K=1," in single.output
+    assert single.rewards == plain.rewards != flagged.rewards
+    assert not single.rounds
+
+
+def test_environment_variables(evaluate, checkpoint):
+    done = evaluate(
+        f"--policy.path={checkpoint('diffusion')}",
+        KEYSTONE_K="8", KEYSTONE_RULE="kde", KEYSTONE_PARAMS="whole=true",
+    )  # fmt: skip
+    assert done.code == 0, done.output
+    assert "KeyStone on: K=8, rule kde, adapter diffusion" in done.output
+    assert {(round["k"], round["rule"]) for round in done.rounds} == {(8, "kde")}
+
+
+def test_metaworld(evaluate, checkpoint):
+    done = evaluate(
+        f"--policy.path={checkpoint('diffusion', 'metaworld')}", "--policy.keystone.k=8", "--env.task=metaworld-reach-v3",
+        env="metaworld",
+    )  # fmt: skip
+    assert done.code == 0, done.output
+    assert "KeyStone on: K=8, rule keystone, adapter diffusion" in done.output
+    assert len(done.rounds) > 1
+    assert done.rewards
+
+
+def test_policy_that_cannot_choose_is_an_error(evaluate, checkpoint):
+    done = evaluate(f"--policy.path={checkpoint('act')}", "--policy.keystone.k=16")
+    assert done.code != 0
+    assert "keystone.errors.KeystoneError" in done.output
+    assert not (done.directory / "eval_info.json").exists()
+
+
+def test_unknown_rule_is_an_error_that_names_the_nearest(evaluate, checkpoint):
+    done = evaluate(f"--policy.path={checkpoint('diffusion')}", "--policy.keystone.rule=mediod")
+    assert done.code != 0
+    assert "unknown rule 'mediod': did you mean 'medoid'?" in done.output
+    assert not (done.directory / "eval_info.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "policy", "flag"),
+    [("lerobot-eval", "smolvla", "--policy.keystone.k "), ("lerobot-train", "keystone", "--policy.base_path ")],
+)
+def test_help_of_the_commands(tmp_path, variables, command, policy, flag):
+    assert eval_process.run(command, [f"--policy.type={policy}", "--help"], tmp_path, variables) == 0
+    output = (tmp_path / "output.txt").read_text()
+    assert flag in output
+    assert "Could not import third-party plugin" not in output

@@ -1,0 +1,215 @@
+"""The flag's field on LeRobot's configs, and what it does to policies, within this process."""
+
+import copy
+import dataclasses
+import importlib
+import json
+import sys
+import typing
+
+import pytest
+import torch
+from lerobot.configs import PreTrainedConfig
+from lerobot.configs.default import DatasetConfig
+from lerobot.configs.train import TrainPipelineConfig
+from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
+from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+
+import keystone
+import lerobot_policy_keystone
+from keystone.errors import KeystoneError
+from keystone.integrations import Settings
+from lerobot_policy_keystone import KeystoneConfig, KeystoneOptions, flag
+from tiny import POLICIES, build
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch):
+    for name in ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "PARAMS", "LOG"):
+        monkeypatch.delenv(f"KEYSTONE_{name}", raising=False)
+
+
+@pytest.fixture
+def load(checkpoint):
+    """`load("--keystone.k=4")`: the tiny Diffusion Policy as LeRobot's commands load it."""
+
+    def load(*overrides, name="diffusion"):
+        config = PreTrainedConfig.from_pretrained(checkpoint(name), cli_overrides=list(overrides))
+        return get_policy_class(name).from_pretrained(checkpoint(name), config=config)
+
+    return load
+
+
+def test_plugin_fits():
+    assert lerobot_policy_keystone.problem == ""
+
+
+def test_every_policy_type_has_the_field():
+    for name, config_class in PreTrainedConfig.get_known_choices().items():
+        has = "keystone" in {field.name for field in dataclasses.fields(config_class)}
+        assert has == (name != "keystone"), name
+
+
+def test_every_parameter_of_a_rule_is_an_option():
+    options = {field.name for field in dataclasses.fields(KeystoneOptions)}
+    for rule in keystone.RULES.values():
+        hints = typing.get_type_hints(rule)
+        for parameter in dataclasses.fields(rule):
+            assert (parameter.name in options) == (hints[parameter.name] is not typing.Any), parameter.name
+
+
+def test_without_the_flag_nothing_is_attached(load):
+    policy = load()
+    assert policy.config.keystone == KeystoneOptions()
+    assert keystone.attached(policy) is None
+
+
+def test_loaded_policy_is_attached_and_has_its_weights(load, checkpoint):
+    plain, policy = load(), load("--keystone.k=4", "--keystone.rule=kde", "--keystone.whole=true", "--keystone.seed=3")
+    handle = keystone.attached(policy)
+    assert (handle.k, handle.rule.name, handle.rule.whole, handle.session.seed) == (4, "kde", True, 3)
+    assert type(policy) is DiffusionPolicy
+    for name, value in plain.state_dict().items():
+        assert torch.equal(policy.state_dict()[name], value), name
+
+
+def test_k_is_sixteen_if_only_something_else_is_given(load):
+    assert keystone.attached(load("--keystone.rule=medoid")).k == 16
+
+
+def test_parameter_that_attach_itself_has_too(load):
+    assert keystone.attached(load("--keystone.rule=coherent", "--keystone.keep=0.5")).rule.keep == 0.5
+
+
+def test_environment_attaches_and_the_flag_wins(load, monkeypatch):
+    monkeypatch.setenv("KEYSTONE_K", "8")
+    monkeypatch.setenv("KEYSTONE_PARAMS", '{"tau": 0.5}')
+    assert keystone.attached(load()).k == 8
+    assert keystone.attached(load()).rule.tau == 0.5
+    assert keystone.attached(load("--keystone.k=1")).k == 1
+    assert keystone.attached(load("--keystone.rule=medoid")).rule.name == "medoid"
+
+
+def test_policy_class_used_directly(checkpoint, monkeypatch):
+    monkeypatch.setenv("KEYSTONE_K", "8")
+    assert keystone.attached(DiffusionPolicy.from_pretrained(checkpoint("diffusion"))).k == 8
+
+
+def test_subclass_is_attached_once_it_is_complete(monkeypatch):
+    class Own(DiffusionPolicy):
+        name = "diffusion"
+
+        def __init__(self, config, **kwargs):
+            super().__init__(config, **kwargs)
+            assert keystone.attached(self) is None
+
+    config = build("diffusion").config
+    config.keystone = KeystoneOptions(k=4)
+    assert keystone.attached(Own(config)).k == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        (["--keystone.rule=mediod"], ValueError, "did you mean 'medoid'"),
+        (["--keystone.rule=medoid", "--keystone.tau=0.5"], TypeError, "has no parameter 'tau'"),
+        (["--keystone.k=0"], ValueError, "k=0"),
+        (["--keystone.metric=l3"], ValueError, "l3"),
+    ],
+)
+def test_wrong_settings_are_errors(load, overrides, error, message):
+    with pytest.raises(error, match=message):
+        load(*overrides)
+
+
+def test_policy_that_cannot_choose_is_an_error(load, monkeypatch):
+    with pytest.raises(KeystoneError, match=r"act|ACT"):
+        load("--keystone.k=4", name="act")
+    monkeypatch.setenv("KEYSTONE_K", "4")
+    with pytest.raises(KeystoneError, match=r"act|ACT"):
+        load(name="act")
+
+
+def test_saved_checkpoint_knows_nothing_of_keystone(load, checkpoint, tmp_path):
+    policy = load("--keystone.k=4")
+    policy.save_pretrained(tmp_path)
+    saved, original = (json.loads((path / "config.json").read_text()) for path in (tmp_path, checkpoint("diffusion")))
+    assert saved.keys() == original.keys()
+    assert not any("keystone" in name for name in saved)
+    assert saved["type"] == "diffusion"
+    assert keystone.attached(DiffusionPolicy.from_pretrained(tmp_path)) is None
+    trained = TrainPipelineConfig(dataset=DatasetConfig("somebody/data"), policy=policy.config).to_dict()
+    assert trained["policy"] == saved
+
+
+def test_copies_of_a_config_keep_the_field():
+    config = build("diffusion", keystone=KeystoneOptions(k=4)).config
+    assert copy.deepcopy(config).keystone.k == 4
+    assert dataclasses.replace(config, n_obs_steps=1).keystone.k == 4
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_config_of_every_tiny_policy_is_saved_without_the_field(name, tmp_path):
+    config = build(name).config
+    config.keystone = KeystoneOptions(k=4)
+    config.save_pretrained(tmp_path)
+    again = PreTrainedConfig.from_pretrained(tmp_path, cli_overrides=["--keystone.k=2"])
+    assert "keystone" not in json.loads((tmp_path / "config.json").read_text())
+    assert again.keystone == KeystoneOptions(k=2)
+
+
+def test_wrapper_type(checkpoint, monkeypatch, tmp_path):
+    monkeypatch.setenv("KEYSTONE_K", "8")
+    monkeypatch.setenv("KEYSTONE_SEED", "5")
+    config = KeystoneConfig(base_path=str(checkpoint("diffusion")), k=4, device="cpu", n_action_steps=3)
+    policy = get_policy_class("keystone")(config)
+    handle = keystone.attached(policy)
+    assert (handle.k, handle.session.seed, handle.adapter) == (4, 5, "diffusion")
+    assert policy.inner.config.n_action_steps == 3
+    assert config.input_features == policy.inner.config.input_features
+    preprocessor, postprocessor = make_pre_post_processors(config)
+    assert len(preprocessor.steps) > 2
+    assert len(postprocessor.steps) > 1
+    policy.save_pretrained(tmp_path)
+    assert keystone.attached(get_policy_class("keystone").from_pretrained(tmp_path)).k == 4
+    with pytest.raises(ValueError, match="base_path"):
+        get_policy_class("keystone")(KeystoneConfig(device="cpu"))
+
+
+def test_lerobot_that_does_not_fit_ends_commands_that_use_the_flag(monkeypatch):
+    monkeypatch.setattr(PreTrainedConfig, "get_known_choices", lambda: {"new": int})
+    assert "AttributeError" in flag.install()
+    monkeypatch.setattr(sys, "argv", ["lerobot-eval", "--policy.path=x"])
+    importlib.reload(lerobot_policy_keystone)  # not used: nothing happens
+    monkeypatch.setattr(sys, "argv", ["lerobot-eval", "--policy.path=x", "--policy.keystone.k=4"])
+    with pytest.raises(SystemExit, match=r"--policy.type=keystone --policy.base_path"):
+        importlib.reload(lerobot_policy_keystone)
+    monkeypatch.setattr(sys, "argv", ["lerobot-eval"])
+    monkeypatch.setenv("KEYSTONE_K", "4")
+    with pytest.raises(SystemExit, match=r"--policy.type=keystone"):
+        importlib.reload(lerobot_policy_keystone)
+    monkeypatch.undo()
+    importlib.reload(lerobot_policy_keystone)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"KEYSTONE_K": "many"}, "KEYSTONE_K=many"),
+        ({"KEYSTONE_K": "0"}, "k=0"),
+        ({"KEYSTONE_PARAMS": "tau"}, "KEYSTONE_PARAMS=tau: expected JSON"),
+        ({"KEYSTONE_PARAMS": "{tau"}, "KEYSTONE_PARAMS={tau"),
+        ({"KEYSTONE_TEMPERATURE": "hot"}, "KEYSTONE_TEMPERATURE=hot"),
+    ],
+)
+def test_wrong_environment_is_an_error(variables, message):
+    with pytest.raises(ValueError, match=message):
+        Settings.from_environment(variables)
+
+
+def test_parameters_stay_with_their_rule():
+    environment = Settings(rule="kde", params={"bandwidth": 0.1})
+    assert Settings(rule="medoid").over(environment).params == {}
+    assert Settings(k=4).over(environment).params == {"bandwidth": 0.1}
+    assert Settings(rule="keystone").over(Settings(params={"tau": 0.5})).params == {"tau": 0.5}
+    assert not Settings.from_environment({"KEYSTONE_K": " "}).given
