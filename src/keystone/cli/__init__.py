@@ -1,0 +1,40 @@
+"""The command ``keystone``. One short file per command; what a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from keystone import __version__
+from keystone.errors import KeystoneError
+
+DESCRIPTION = f"""KeyStone {__version__}: draw K action chunks from one shared context, execute the one they agree on.
+`keystone COMMAND --help` tells more about a command, `keystone --version` prints the version."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code. Errors that a user can mend are one line on stderr and exit code 2."""
+    args = sys.argv[1:] if args is None else args
+    if list(args) == ["--version"]:
+        sys.stdout.write(f"keystone {__version__}\n")
+        return 0
+    try:
+        import rich  # noqa: F401  (the commands print with it; better to hear that it is missing before one has run)
+        from tyro.extras import SubcommandApp
+
+        from keystone.cli import check, demo
+    except ImportError:
+        return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')
+    app = SubcommandApp()
+    app.command(name="demo")(demo.run)
+    app.command(name="check")(check.run)
+    try:
+        app.cli(prog="keystone", description=DESCRIPTION, args=args)
+    except KeystoneError as error:
+        return _refuse(str(error))
+    return 0
+
+
+def _refuse(reason: str) -> int:
+    sys.stderr.write(f"keystone: {reason}\n")
+    return 2

@@ -1,0 +1,1 @@
+"""From stored rounds, profiles and comparisons to figures and pages. Needs the extra ``plot``."""

@@ -1,0 +1,50 @@
+"""`keystone check` on real checkpoints, run as a user runs it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiny import build
+from tiny.checkpoint import env_features, save_checkpoint
+
+KEYSTONE = Path(sys.executable).with_name("keystone")
+
+pytestmark = pytest.mark.xdist_group("commands")
+
+
+def run(*args):
+    return subprocess.run([KEYSTONE, "check", *args], capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for name in ("diffusion", "act"):
+        save_checkpoint(build(name, **env_features("pusht")), folder / name, "pusht")
+    return folder
+
+
+def test_reports_what_was_proven(checkpoints):
+    result = run(str(checkpoints / "diffusion"), "-k", "4")
+    assert result.returncode == 0, result.stderr
+    assert "adapter diffusion" in result.stdout
+    assert "K = 4: equal to 4 single calls" in result.stdout
+    assert "bit-identical" in result.stdout
+
+
+def test_a_deterministic_policy_is_refused_with_the_reason(checkpoints):
+    result = run(str(checkpoints / "act"))
+    assert result.returncode == 2
+    assert "deterministic" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_what_is_not_a_checkpoint_gets_a_clear_error(tmp_path):
+    missing = run(str(tmp_path / "nowhere"))
+    assert missing.returncode == 2
+    assert "there is no folder" in missing.stderr
+    empty = run(str(tmp_path))
+    assert empty.returncode == 2
+    assert "holds no config.json" in empty.stderr
