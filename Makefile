@@ -1,7 +1,6 @@
 # Everything a newcomer or a CI runner needs. `make help` lists the targets.
 SHELL := bash
 PYTHON := .venv/bin/python
-STAMP := .venv/.ready
 # One thread per process: timings become comparable and parallel tests do not fight over cores.
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1

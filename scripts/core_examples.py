@@ -31,8 +31,9 @@ def main() -> int:
                 continue
             result = doctest.testmod(importlib.import_module(module.name), optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
             failed, attempted = failed + result.failed, attempted + result.attempted
-    result = doctest.testmod(keystone)
-    failed, attempted = failed + result.failed, attempted + result.attempted
+    for name in ("keystone", "keystone.errors", "keystone.attach", "keystone.handle"):
+        result = doctest.testmod(importlib.import_module(name) if name != "keystone" else keystone)
+        failed, attempted = failed + result.failed, attempted + result.attempted
     sys.stdout.write(f"{attempted - failed} of {attempted} examples passed on Python {sys.version.split()[0]}\n")
     return min(failed, 1)
 

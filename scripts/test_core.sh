@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The core must live inside other people's environments: Python 3.10 to 3.13, torch and numpy, nothing else.
-# For each of those Pythons that this machine has: an environment with only them, where every example in the documentation
-# of `keystone.select` is run with the standard library's doctest; then the tests of the core, with the tools they need.
+# For each of those Pythons that this machine has: an environment with only them, where every example in the docstrings of
+# select, sample and attach is run with the standard library's doctest; then the tests of the core, with the tools they need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
@@ -30,11 +30,9 @@ for version in 3.10 3.11 3.12 3.13; do
   .venv/bin/uv pip install --quiet --python "$env/bin/python" --constraint constraints.txt numpy torch
   .venv/bin/uv pip install --quiet --python "$env/bin/python" --no-deps .
   "$env/bin/python" scripts/core_examples.py
-  echo "== Python $version: the tests of the core, without and with numba"
-  .venv/bin/uv pip install --quiet --python "$env/bin/python" --constraint constraints.txt pytest hypothesis scipy
-  "$env/bin/python" -m pytest -q tests/select -p no:cacheprovider
-  .venv/bin/uv pip install --quiet --python "$env/bin/python" --constraint constraints.txt numba
-  "$env/bin/python" -m pytest -q tests/select -p no:cacheprovider
+  echo "== Python $version: the tests of the core, with the tools they need"
+  .venv/bin/uv pip install --quiet --python "$env/bin/python" --constraint constraints.txt pytest hypothesis scipy numba
+  "$env/bin/python" -m pytest -q -p no:cacheprovider tests/select tests/sample/test_attach_edges.py
   ran=$((ran + 1))
 done
 [[ $ran -gt 0 ]] || { echo "none of Python 3.10 to 3.13 was found (pyenv install 3.10 …)" >&2; exit 1; }

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from keystone.attach import Chosen, Handle, attach, attached, detach
 from keystone.errors import KeystoneError, NoValidCandidate
-from keystone.select import RULES, ActionSpace, Choice, Round, Selection, select, select_on_device
+from keystone.select import RULES, ActionSpace, Choice, DeviceSelection, Round, Selection, select, select_on_device
 
 try:
     __version__ = version("keystone-robotics")
@@ -24,6 +24,7 @@ __all__ = [
     "ActionSpace",
     "Choice",
     "Chosen",
+    "DeviceSelection",
     "Handle",
     "KeystoneError",
     "NoValidCandidate",

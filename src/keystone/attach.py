@@ -11,7 +11,7 @@ from keystone.sample.adapter import Seam, find_adapter, find_session, swap_in, s
 from keystone.sample.session import Session
 from keystone.sample.site import SiteAdapter
 from keystone.select import ActionSpace
-from keystone.select.engine import warm_up
+from keystone.select.engine import check_seed, warm_up
 from keystone.select.metrics import check_metric
 from keystone.select.rules import bind
 from keystone.select.rules.checks import number, whole
@@ -59,7 +59,7 @@ def attach(
         space: what counts in distances; default the real dimensions and the steps that are executed, from the policy.
         metric: "l2", "l1" or "cosine".
         site: for a policy without an adapter: the method (``"sample"``, ``"model.sample"``) that draws the noise and returns
-            chunks (B, T, D); it is vectorised with ``torch.vmap``.
+            chunks (B, T, D); it is vectorised with ``torch.vmap``, and has one seed per round, not one per row.
         keep: how many of the last rounds `Handle.replay` can draw again (keeps their inputs in memory).
         check: make the self-check in the first round; "all" compares every candidate, not only three.
         **params: of the rule.
@@ -84,6 +84,14 @@ def attach(
     number("temperature", temperature)
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature={temperature!r}: expected a finite number, 0 or more")
+    if seed is not None:
+        seed = check_seed(seed)
+    if check not in (True, False, "all"):
+        raise ValueError(f"check={check!r}: expected True, False or 'all'")
+    if space is not None and not isinstance(space, ActionSpace):
+        raise TypeError(f"space={space!r}: expected a keystone.ActionSpace")
+    if site is not None and (not isinstance(site, str) or not site):
+        raise TypeError(f"site={site!r}: expected the name of a method")
     check_metric(metric)
     bound = bind(rule, params)
     if find_session(policy) is not None:
@@ -97,13 +105,17 @@ def attach(
     handle = Handle(adapter, getattr(owner, "config", None), bound, metric, space)
     session = Session(
         k=k, temperature=float(temperature), seed=seed, choose=handle, encoders=tuple(adapter.encoders(owner)),
-        checked=not check, thorough=check == "all", keep=keep,
+        checked=not check, thorough=check == "all", keep=keep, owner=owner,
     )  # fmt: skip
     handle.session = session
-    for module, seam in adapter.seams(owner):
-        swap_in(module, seam, session)
-    if bound.remembers and hasattr(owner, "reset"):
-        swap_in(owner, ResetSeam, session)
+    try:
+        for module, seam in adapter.seams(owner):
+            swap_in(module, seam, session)
+        if bound.remembers and hasattr(owner, "reset"):
+            swap_in(owner, ResetSeam, session)
+    except Exception:
+        swap_out(session)
+        raise
     vars(owner)["_keystone"] = session
     warm_up()
     log.info("KeyStone on: K=%d, rule %s, adapter %s, shared: %s", k, bound.name, adapter.name, adapter.shares)
@@ -116,11 +128,9 @@ def detach(policy: Any) -> None:
     >>> keystone_was_never_attached = object()
     >>> detach(keystone_was_never_attached)
     """
-    found = find_session(policy)
-    if found is not None:
-        owner, session = found
+    session = find_session(policy)
+    if session is not None:
         swap_out(session)
-        vars(owner).pop("_keystone", None)
 
 
 def attached(policy: Any) -> Handle | None:
@@ -129,5 +139,5 @@ def attached(policy: Any) -> Handle | None:
     >>> attached(object()) is None
     True
     """
-    found = find_session(policy)
-    return found[1].choose if found else None  # type: ignore[return-value]
+    session = find_session(policy)
+    return session.choose if session else None  # type: ignore[return-value]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class KeystoneError(Exception):
-    """Base class of every error that KeyStone raises on purpose.
+    """What went wrong with a policy, a checkpoint or its candidates; wrong arguments are ValueError and TypeError.
 
     >>> issubclass(NoValidCandidate, KeystoneError)
     True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -14,9 +15,10 @@ from torch import Tensor
 from keystone.sample.adapter import Adapter
 from keystone.sample.session import Drawn, Session
 from keystone.select import ActionSpace, Selection, select
-from keystone.select.rules import bind
 from keystone.select.rules.base import Rule
 from keystone.select.rules.checks import whole
+
+log = logging.getLogger("keystone")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Handle:
 
     Attributes:
         adapter: name of the adapter at work.
-        rule: the rule with its parameters; assign the result of `keystone.select.rules.bind` to change it.
+        rule: the rule with its parameters.
         metric: "l2", "l1" or "cosine".
         space: what counts in distances, or None for the policy's real dimensions and executed steps.
         last: the `Selection` of the last round (batched), or None.
@@ -65,6 +67,7 @@ class Handle:
         self._lock = threading.Lock()
         self._spaces: dict[Any, ActionSpace] = {}
         self._previous: Tensor | None = None
+        self._warned = False
         self._counts = {"rounds": 0, "chunks": 0, "clustered": 0, "dropped": 0}
         self._sums = {"consensus": 0.0, "sampling_seconds": 0.0, "selection_seconds": 0.0}
 
@@ -151,4 +154,12 @@ class Handle:
         if not self.rule.remembers or previous is None or window is None or len(previous) != rows:
             return self.rule
         ahead = previous[:, window.steps :]
-        return bind(self.rule.name, {**vars(self.rule), "previous": ahead}) if ahead.shape[1] else self.rule
+        if not ahead.shape[1]:
+            if not self._warned:
+                self._warned = True
+                log.warning(
+                    "KeyStone: every chunk is executed to its end, so rule %s has nothing to look back at",
+                    self.rule.name,
+                )
+            return self.rule
+        return replace(self.rule, previous=ahead)  # type: ignore[call-arg]

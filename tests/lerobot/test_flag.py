@@ -192,6 +192,18 @@ def test_lerobot_that_does_not_fit_ends_commands_that_use_the_flag(monkeypatch):
     importlib.reload(lerobot_policy_keystone)
 
 
+def test_a_plugin_that_cannot_be_imported_ends_commands_that_use_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lerobot_policy_keystone.flag", None)
+    monkeypatch.delattr(lerobot_policy_keystone, "flag")
+    monkeypatch.setattr(sys, "argv", ["lerobot-eval"])
+    monkeypatch.setenv("KEYSTONE_K", "many")  # wrong as it is, it was meant
+    with pytest.raises(SystemExit, match="ModuleNotFoundError"):
+        importlib.reload(lerobot_policy_keystone)
+    monkeypatch.undo()
+    importlib.reload(lerobot_policy_keystone)
+    assert lerobot_policy_keystone.problem == ""
+
+
 @pytest.mark.parametrize(
     ("variables", "message"),
     [

@@ -86,6 +86,7 @@ def judge(
 ) -> Verdict:
     """(K, ...) chunks of one round to what the paper's rule says about them."""
     x = np.asarray(rows, np.float64).reshape(len(rows), -1)
+    clusters = min(clusters, len(x))
     with np.errstate(all="ignore"):
         valid = np.flatnonzero(np.square(x).sum(1) < LARGEST**2)
     order = [int(np.flatnonzero(valid == o)[0]) for o in starting_order(init, len(x), seed) if o in valid]
@@ -101,10 +102,11 @@ def judge(
         return Verdict(int(valid[0]), everyone.tolist(), [1] + [0] * (clusters - 1), False, 0.0, 0.0)
     upper = np.sort(distances[np.triu_indices(n, 1)])
     median = upper[(len(upper) - 1) // 2]
-    mean = x.mean(0)
-    if metric == "cosine":
-        mean = mean / np.linalg.norm(mean)
-    spread = norms(mean - x[medoid], metric) / (median + EPSILON)
+    gap = norms(x.mean(0) - x[medoid], metric)
+    if metric == "cosine":  # 1 - cos(mean, medoid); directions that cancel have none in common with the medoid
+        length = np.linalg.norm(x.mean(0))
+        gap = norms(x.mean(0) / length - x[medoid], metric) if length > 1e-12 else 1.0
+    spread = gap / (median + EPSILON)
     found = min(clusters, n)
     if spread < tau or found == 1:
         index, labels, sizes = medoid, np.zeros(n, int), [n] + [0] * (clusters - 1)

@@ -196,6 +196,12 @@ def test_gradients_reach_the_chosen_candidate():
     selection.chunk.sum().backward()
     assert chunks.grad.sum() == 6
     assert (chunks.grad[selection.index] == 1).all()
+    batch = torch.randn(4, 5, 3, 2, requires_grad=True)
+    selection = keystone.select(batch)
+    assert torch.equal(selection.chunk, batch[torch.arange(4), torch.from_numpy(selection.index)])
+    selection.chunk.sum().backward()
+    assert (batch.grad[torch.arange(4), torch.from_numpy(selection.index)] == 1).all()
+    assert batch.grad.sum() == 24
 
 
 # --- geometry

@@ -157,8 +157,12 @@ def test_a_mean_on_the_medoid_is_one_group():
     """Duplicates make the median 0, so that rounding in the gap, over 1e-8, used to look like two groups."""
     rng = np.random.default_rng(0)
     for case in range(300):
-        v, w = np.round(rng.normal(size=(2, 3)) * rng.choice([1, 10, 100]) * 64) / 64
-        around = [v, -v] if case % 2 else [v, w, -(v + w)]
+        v, w = rng.normal(size=(2, 3)).astype(np.float32) * np.float32(rng.choice([1, 10, 100]))
+        if case % 2:
+            around = [v, -v]
+        else:  # rounded, so that the third is exact
+            v, w = np.round(v * 64) / 64, np.round(w * 64) / 64
+            around = [v, w, -(v + w)]
         chunks = np.array([0 * v] * (len(around) + rng.integers(1, 6)) + around)[:, None]
         chunks = chunks[rng.permutation(len(chunks))].astype(np.float32 if case % 4 < 2 else np.float64)
         selection = keystone.select(chunks)

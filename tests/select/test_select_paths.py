@@ -48,7 +48,8 @@ def all_paths(features, metric, clusters, tau, iterations, init, seed):
         plain = engine.cluster_medoids(features, metric, seed, **params)
     order = torch.from_numpy(engine.starting_order(init, features.shape[1], seed))
     named = "order" if engine.INITS[init] == 0 else init
-    tensors = branch_free.choose(torch.from_numpy(features), order, metric, clusters, tau, iterations, named)
+    most = min(clusters, features.shape[1])
+    tensors = branch_free.choose(torch.from_numpy(features), order, metric, most, tau, iterations, named)
     head = torch.stack([tensors.chosen, tensors.clustered.long()], 1)
     free = engine.Outcome(
         torch.cat([head, tensors.labels], 1).numpy(),

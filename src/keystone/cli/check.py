@@ -32,6 +32,8 @@ def run(
     from keystone.sample.adapter import find_adapter
     from keystone.sample.check import count_calls
 
+    if k < 2:
+        raise KeystoneError(f"-k {k}: it takes two candidates or more to have something to check")
     policy, preprocess = load_policy(checkpoint, device)
     batch = preprocess(made_up_observation(policy.config))
 

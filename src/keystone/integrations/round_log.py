@@ -11,7 +11,7 @@ from keystone.handle import Chosen
 class RoundLog:
     """A function for `Handle.on_round` that appends to a file; lists hold one entry per row of the batch.
 
-    The file is opened for each line, so the log can be copied and pickled with its policy and read while it grows.
+    The file is opened for each line, so the log can be copied with its policy and read while it grows.
 
     >>> import tempfile, torch, keystone
     >>> class Policy(torch.nn.Module):

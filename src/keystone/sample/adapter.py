@@ -111,25 +111,41 @@ def _inside(policy: Any) -> Iterator[Any]:
 
 def swap_in(module: Any, seam: type[Seam], session: Session) -> None:
     """Make the module an instance of a subclass of its own class with the seam's methods on top."""
-    module.__class__ = _combined(seam, type(module))
+    hidden = sorted(name for name in vars(seam) if name in vars(module) and not name.startswith("__"))
+    if hidden:
+        raise KeystoneError(
+            f"{type(module).__name__}.{hidden[0]} was replaced on the object itself (by torch.compile, say), which hides every "
+            "method of the class: attach first, or build the policy with compile_model=False"
+        )
+    original = type(module)
+    try:
+        module.__class__ = combined = _combined(seam, original)
+    except TypeError as error:
+        raise KeystoneError(f"the class of a {original.__name__} cannot be changed: {error}") from error
     vars(module)["_keystone"] = session
-    session.swapped.append(module)
+    session.swapped.append((module, original, combined))
 
 
 def swap_out(session: Session) -> None:
-    """Give every module its own class back; leaves nothing behind."""
-    for module in session.swapped:
-        module.__class__ = type(module).__bases__[1]
+    """Give every module its own class back, the last first; leaves nothing behind."""
+    for module, _, combined in session.swapped:
+        if not issubclass(type(module), combined):
+            raise KeystoneError(
+                f"something changed the class of a {combined.__name__} after KeyStone was attached: undo that, then detach"
+            )
+    for module, original, _ in reversed(session.swapped):
+        module.__class__ = original
         vars(module).pop("_keystone", None)
     session.swapped.clear()
+    vars(session.owner).pop("_keystone", None)
 
 
-def find_session(policy: Any) -> tuple[Any, Session] | None:
-    """The session of an attached policy (or of one inside the object), and the object that carries it."""
+def find_session(policy: Any) -> Session | None:
+    """The session of an attached policy, or of one inside the object."""
     for candidate in _inside(policy):
-        session = getattr(candidate, "__dict__", {}).get("_keystone")
+        session: Session | None = getattr(candidate, "__dict__", {}).get("_keystone")
         if session is not None:
-            return candidate, session
+            return session
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone.sample.noise import GivenNoise
+from keystone.sample.noise import GivenNoise, aside
 
 #: Largest difference to the policy's own single calls, relative to the size of the actions (at least 1).
 TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -36,9 +36,10 @@ class Finding:
     problem: str = ""
 
     def __str__(self) -> str:
+        inside = {name: count for name, count in self.calls.items() if count}
+        encoded = f"encoders called {inside}" if inside else "the context came encoded"
         return (
-            f"{self.k} candidates, largest difference to {self.compared} single calls {self.difference:.1e}, "
-            f"encoders called {self.calls}"
+            f"{self.k} candidates, largest difference to {self.compared} single calls {self.difference:.1e}, {encoded}"
         )
 
 
@@ -51,6 +52,7 @@ def verify(
     uniform: bool = False,
     compare: Sequence[int] | None = None,
     precision: torch.dtype | None = None,
+    distinct: bool = True,
 ) -> Finding:
     """Compare K-wide candidates with the policy's own calls under the same noise.
 
@@ -62,6 +64,7 @@ def verify(
         encoders: the methods that encode the context.
         uniform: the initial noise is uniform on [-1, 1], which the policy makes from draws on [0, 1].
         compare: which candidates to compare; default the first two and the last.
+        distinct: candidates that are all equal are a problem (not so at temperature 0).
         precision: the coarsest type the policy computes in; default that of the noise.
     """
     batch, k = candidates.shape[:2]
@@ -75,12 +78,15 @@ def verify(
     def found(problem: str = "") -> Finding:
         return Finding(k, difference, len(chosen), calls, problem)
 
-    if k > 1 and (_alike(candidates, SAME * size) or (noises and _alike(noises[0].reshape(batch, k, -1), 0.0))):
+    if (
+        distinct
+        and k > 1
+        and (_alike(candidates, SAME * size) or (noises and _alike(noises[0].reshape(batch, k, -1), 0.0)))
+    ):
         return found(
-            "all candidates are equal: the policy ignores its noise, or a fixed seed gives every candidate the same"
+            "all candidates are equal: the policy draws no noise through torch, or a fixed seed gives each the same"
         )
-    devices = [candidates.device] if candidates.is_cuda else []
-    with torch.random.fork_rng(devices=devices):
+    with aside(candidates.device):
         for j in chosen:
             rows = [noise.reshape(batch, k, *noise.shape[1:])[:, j] for noise in noises]
             if uniform:

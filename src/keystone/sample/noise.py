@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +12,18 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 _MASK = 2**64 - 1
+
+#: Held while the global generator is put aside (it is put back as it was, so that what another thread drew meanwhile would be
+#: drawn again), and while a round's seed is drawn from it.
+global_generator = threading.RLock()
+
+
+@contextlib.contextmanager
+def aside(device: torch.device | str = "cpu") -> Iterator[None]:
+    """The global generators of the host and of one device are as they were after this block, whatever is drawn in it."""
+    device = torch.device(device)
+    with global_generator, torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
 
 
 def mix(*numbers: int) -> int:

@@ -8,8 +8,10 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -17,14 +19,14 @@ from torch import Tensor
 
 from keystone.errors import KeystoneError
 from keystone.sample.check import Finding, count_calls, verify
-from keystone.sample.noise import SeededDraws, initial_noise, mix
+from keystone.sample.noise import SeededDraws, aside, global_generator, initial_noise, mix
 from keystone.sample.vectorise import sample_vectorised
 
 log = logging.getLogger("keystone")
 
-#: Seeds that the caller gave for the rounds within a `Session.seeded` block, in this thread or task.
-_given_seeds: contextvars.ContextVar[Sequence[int] | int | None] = contextvars.ContextVar(
-    "keystone_seeds", default=None
+#: Seeds that the caller gave within a `Session.seeded` block, in this thread or task, by the session's id.
+_given_seeds: contextvars.ContextVar[Mapping[int, tuple[int, ...] | int]] = contextvars.ContextVar(
+    "keystone_seeds", default=MappingProxyType({})
 )
 
 
@@ -74,6 +76,8 @@ class Session:
         checked: the self-check has passed, or was not wanted.
         thorough: it compares all candidates, not only three.
         finding: what it found.
+        owner: the object that was attached to.
+        swapped: (module, its class, its class while attached), in the order in which they were swapped.
     """
 
     k: int
@@ -84,7 +88,8 @@ class Session:
     checked: bool = False
     thorough: bool = False
     finding: Finding | None = None
-    swapped: list[Any] = field(default_factory=list, repr=False)
+    owner: Any = field(default=None, repr=False)
+    swapped: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
     rounds: int = 0
     keep: int = 0
     kept: dict[int, Callable[[], Tensor]] = field(default_factory=dict)
@@ -103,7 +108,9 @@ class Session:
     @contextlib.contextmanager
     def seeded(self, seeds: Sequence[int] | int) -> Iterator[None]:
         """Rounds within this block take their noise from ``seeds``: one for each row of the batch, or one for all."""
-        token = _given_seeds.set(seeds)
+        given: int | tuple[int, ...]
+        given = _seed(seeds) if isinstance(seeds, Integral) else tuple(_seed(seed) for seed in seeds)  # type: ignore[union-attr]
+        token = _given_seeds.set({**_given_seeds.get(), id(self): given})
         try:
             yield
         finally:
@@ -112,7 +119,8 @@ class Session:
     @property
     def untouched(self) -> bool:
         """The policy's own code runs, bit for bit: one candidate, its own noise."""
-        return self.k == 1 and self.temperature == 1.0 and self.seed is None and _given_seeds.get() is None
+        own_noise = self.seed is None and id(self) not in _given_seeds.get()
+        return self.k == 1 and self.temperature == 1.0 and own_noise
 
     def round(
         self,
@@ -153,7 +161,7 @@ class Session:
                 calls = stack.enter_context(count_calls(() if self.checked else self.encoders))
                 later: list[Tensor] = []
                 if stochastic:  # what the sampler draws on its way is replaced, but would move the global generator
-                    stack.enter_context(torch.random.fork_rng([device] if noise.is_cuda else []))
+                    stack.enter_context(aside(device))
                     later = stack.enter_context(SeededDraws(seeds, k)).drawn
                 candidates = draw(noise, k)
             return Draws(candidates.reshape(batch, k, *candidates.shape[1:]), [noise, *later], calls)
@@ -174,6 +182,7 @@ class Session:
                     uniform,
                     compare,
                     self._precision(dtype, device),
+                    distinct=self.temperature > 0,
                 )
                 self._conclude(finding)
         return self._finish(Drawn(number, seeds, draws.candidates, delay, seconds), draw_candidates)
@@ -182,7 +191,7 @@ class Session:
         """One round at a method of which nothing is known but that it draws noise and returns (B, T, D)."""
         if self.untouched:
             return original()
-        number, seeds = self._next(1)
+        number, seeds = self._next(None)
 
         def draw_candidates(k: int) -> Draws:
             return Draws(sample_vectorised(original, k, seeds[0], self.temperature), [], {})
@@ -191,7 +200,7 @@ class Session:
         candidates = self._with_less_memory(draw_candidates).candidates
         seconds = _now(candidates.device) - begin
         if not self.checked:
-            self._conclude(verify(original, candidates, [], {}, (), compare=()))
+            self._conclude(verify(original, candidates, [], {}, (), compare=(), distinct=self.temperature > 0))
         return self._finish(Drawn(number, seeds, candidates, 0, seconds), draw_candidates)
 
     def _finish(self, drawn: Drawn, draw_candidates: Callable[[int], Draws]) -> Tensor:
@@ -204,24 +213,27 @@ class Session:
                     self.kept.pop(min(self.kept))
         return self.choose(drawn)
 
-    def _next(self, batch: int) -> tuple[int, tuple[int, ...]]:
-        """The number of this round and the seeds of its rows."""
+    def _next(self, batch: int | None) -> tuple[int, tuple[int, ...]]:
+        """The number of this round and the seeds of its rows; one for all where the number of rows is not known."""
         with self.lock:
             number, self.rounds = self.rounds, self.rounds + 1
-        given = _given_seeds.get()
-        if given is not None and not isinstance(given, int):
+        given = _given_seeds.get().get(id(self))
+        if isinstance(given, tuple):
+            if batch is None:
+                return number, (mix(*given),)
             if len(given) != batch:
                 raise ValueError(
                     f"{len(given)} seeds were given for a batch of {batch} observations: give one for each"
                 )
-            return number, tuple(int(seed) for seed in given)
+            return number, given
         if given is not None:
             base = mix(given)
         elif self.seed is not None:
             base = mix(self.seed, number)
         else:
-            base = int(torch.randint(2**63 - 1, ()))
-        return number, tuple(mix(base, row) for row in range(batch))
+            with global_generator:
+                base = int(torch.randint(2**63 - 1, ()))
+        return number, tuple(mix(base, row) for row in range(batch or 1))
 
     def _with_less_memory(self, draw_candidates: Callable[[int], Draws]) -> Draws:
         """Draw K candidates; where the device's memory is too small for them, half as many, and so on."""
@@ -245,7 +257,7 @@ class Session:
 
     def _precision(self, dtype: torch.dtype, device: torch.device | str) -> torch.dtype:
         """The coarsest type that takes part in the sampling: of the noise, of a weight, or of autocast."""
-        modules = [module for module in self.swapped if isinstance(module, torch.nn.Module)]
+        modules = [module for module, _, _ in self.swapped if isinstance(module, torch.nn.Module)]
         types: set[torch.dtype] = {dtype, *(weight.dtype for module in modules for weight in module.parameters())}
         one = torch.ones(1, 1, device=device)
         types.add((one @ one).dtype)  # tells autocast's type in every version of torch
@@ -267,6 +279,12 @@ class Session:
             )
             raise KeyError(f"round {number} cannot be replayed; {have}")
         return self.kept[number]()
+
+
+def _seed(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"seed {value!r}: expected a whole number")
+    return int(value)
 
 
 def _now(device: torch.device | str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from torch import Tensor
@@ -49,6 +50,7 @@ class SiteAdapter(Adapter):
             return None  # nothing is known about the policy: everything counts, as in the paper
 
 
+@functools.cache
 def _seam_of(method: str) -> type[Seam]:
     """A seam class that overrides one method by name."""
 

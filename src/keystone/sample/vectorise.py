@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from keystone.errors import KeystoneError
-from keystone.sample.noise import DRAWS
+from keystone.sample.noise import DRAWS, global_generator
 
 
 class ScaledFirstDraw(TorchFunctionMode):
@@ -40,19 +40,21 @@ def sample_vectorised(method: Callable[[], Tensor], k: int, seed: int, temperatu
 
     def one(_: Tensor) -> Tensor:
         with ScaledFirstDraw(temperature):
-            return method()
+            chunks = method()
+        if not isinstance(chunks, Tensor) or chunks.ndim != 3:
+            what = f"shape {tuple(chunks.shape)}" if isinstance(chunks, Tensor) else f"a {type(chunks).__name__}"
+            raise KeystoneError(f"the method returns {what}, expected one tensor of chunks (B, T, D)")
+        return chunks
 
-    with torch.random.fork_rng(), sdpa_kernel(SDPBackend.MATH):
+    # All devices are put aside: nothing is known of where the method draws.
+    with global_generator, torch.random.fork_rng(), sdpa_kernel(SDPBackend.MATH):
         torch.manual_seed(seed % 2**63)
         try:
-            candidates = torch.vmap(one, randomness="different")(torch.empty(k))
+            candidates: Tensor = torch.vmap(one, randomness="different")(torch.empty(k))
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
             raise KeystoneError(
                 f"the method cannot be vectorised over its noise: {error}\nIt needs an adapter (see docs/adapters.md)"
             ) from error
-    if not isinstance(candidates, Tensor) or candidates.ndim != 4:
-        shape = tuple(candidates.shape[1:]) if isinstance(candidates, Tensor) else type(candidates).__name__
-        raise KeystoneError(f"the method returns {shape}, expected one tensor of chunks (B, T, D)")
     return candidates.transpose(0, 1)

@@ -70,7 +70,7 @@ def select_on_device(
         features = torch.where(usable_chunks(chunks).unsqueeze(2), features, torch.nan)
     # operator.index tells a compiler that these are no variables: it makes another graph for another number
     k, seed = operator.index(chunks.shape[1]), operator.index(check_seed(seed))
-    clusters, iterations = operator.index(clusters), operator.index(iterations)
+    clusters, iterations = min(operator.index(clusters), k), operator.index(iterations)
     order = _order_on(init, k, seed, chunks.device)
     named = "order" if INITS[init] == 0 else init
     outcome = branch_free.choose(features, order, metric, clusters, tau, iterations, named)

@@ -88,7 +88,7 @@ def check_seed(seed: int) -> int:
     """A seed, or a clear error."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         raise TypeError(f"seed={seed!r}: expected a whole number")
-    return seed
+    return int(seed)
 
 
 def check_init(init: str) -> str:
@@ -117,12 +117,12 @@ def cluster_medoids(
         clusters, tau, iterations, init: see `keystone.select.rules.keystone`.
     """
     batch, k, _ = features.shape
+    # numba would compile the kernel once more for a tau of 1 or for numpy's numbers
+    clusters, tau, iterations = min(int(clusters), k), float(tau), int(iterations)
     order = starting_order(init, k, seed)
     indices = np.empty((batch, k + 2), np.int64)
     sizes = np.empty((batch, clusters), np.int64)
     measures = np.empty((batch, 2))
-    # numba would compile the kernel once more for a tau of 1 or for numpy's numbers
-    clusters, tau, iterations = int(clusters), float(tau), int(iterations)
     kernel = compiled_kernel()
     if kernel is None:
         named = "order" if INITS[init] == 0 else init

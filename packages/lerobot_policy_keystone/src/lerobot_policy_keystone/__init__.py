@@ -7,16 +7,24 @@ along into which the flag does not fit, a command that uses it (or ``KEYSTONE_K`
 import os
 import sys
 
-from lerobot_policy_keystone import flag
-from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
-from lerobot_policy_keystone.options import KeystoneOptions
+try:
+    from lerobot_policy_keystone import flag
 
-__all__ = ["KeystoneConfig", "KeystoneOptions"]
+    problem = flag.install()
+except Exception as error:
+    problem = f"{type(error).__name__}: {error}"
 
-problem = flag.install()
-if problem and flag.is_used(sys.argv, os.environ):
+if problem and (
+    any(argument.startswith("--policy.keystone") for argument in sys.argv)
+    or any(name.startswith("KEYSTONE_") and name != "KEYSTONE_LOG" and value for name, value in os.environ.items())
+):
     # LeRobot logs exceptions of plugins and goes on, except for this one
     raise SystemExit(
         f"KeyStone: --policy.keystone and KEYSTONE_… do not work with this LeRobot: {problem}. "
         "Use --policy.type=keystone --policy.base_path=CHECKPOINT --policy.k=16 instead"
     )
+
+from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
+from lerobot_policy_keystone.options import KeystoneOptions
+
+__all__ = ["KeystoneConfig", "KeystoneOptions", "problem"]

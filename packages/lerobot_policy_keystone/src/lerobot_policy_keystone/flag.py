@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import draccus
@@ -40,12 +40,6 @@ def install() -> str:
         return _problem(configs)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-
-
-def is_used(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether a command line or the environment asks for KeyStone by this route."""
-    flagged = any(argument.startswith(f"--policy.{FIELD}") for argument in arguments)
-    return flagged or process_settings.given or Settings.from_environment(environ).given
 
 
 def _add_field(config_class: type) -> None:

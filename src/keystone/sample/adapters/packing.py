@@ -107,9 +107,3 @@ class PackedAdapter(Adapter):
 
     def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model, "embed_prefix")]
-
-    def refuse(self, policy: Any) -> str:
-        # torch.compile is stored on the instance, where it hides every method of the class.
-        if "sample_actions" in vars(policy.model):
-            return "its sampler is compiled; build the policy with compile_model=False"
-        return ""

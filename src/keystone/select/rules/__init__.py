@@ -42,6 +42,8 @@ def bind(rule: str | Callable[..., Any] | Rule, params: Mapping[str, Any]) -> Ru
     """
     if isinstance(rule, str):
         return _made(_named(rule), params) if params else _with_defaults(_named(rule))
+    if isinstance(rule, type) and issubclass(rule, Rule):
+        return _made(rule, params)
     if isinstance(rule, Rule):
         if params:
             raise TypeError(f"rule {rule!r} has its parameters already; {sorted(params)} cannot be added")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from keystone.select.engine import check_init, cluster_medoids
 from keystone.select.rounds import Candidates
-from keystone.select.rules.base import Decision, Rule, adopt, rounds
-from keystone.select.rules.checks import number, whole
+from keystone.select.rules.base import Decision, adopt, rounds
+from keystone.select.rules.keystone import Keystone
 from keystone.select.synthesis import average
 
 
 @dataclass(frozen=True)
-class ClusterMean(Rule):
+class ClusterMean(Keystone):
     """The mean of the winning cluster of "keystone" (of all candidates where the guard sees one group). Synthesised.
 
     Parameters as in "keystone", but k-means starts from the best of K starts: which members are averaged matters more
@@ -26,22 +25,10 @@ class ClusterMean(Rule):
     """
 
     name: ClassVar[str] = "cluster-mean"
-    tau: float = 0.3
-    clusters: int = 2
-    iterations: int = 10
     init: str = "best"
 
-    def __post_init__(self) -> None:
-        number("tau", self.tau)
-        whole("clusters", self.clusters)
-        whole("iterations", self.iterations)
-        check_init(self.init)
-
     def choose(self, candidates: Candidates) -> Decision:
-        outcome = cluster_medoids(
-            candidates.features, candidates.metric, candidates.seed,
-            clusters=self.clusters, tau=self.tau, iterations=self.iterations, init=self.init,
-        )  # fmt: skip
+        outcome, _ = super().choose(candidates)
         if outcome.dropped and outcome.indices[:, 0].min() < 0:
             return outcome, None
         winners = [labels[labels >= 0] == 0 for labels in outcome.labels]

@@ -1,0 +1,209 @@
+"""What a home-grown policy can do to `attach`, and what `attach` must not do to it. Needs torch alone."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import keystone
+from keystone import KeystoneError
+from keystone.sample import adapter
+
+
+class Sampler(torch.nn.Module):
+    def sample(self, observation):
+        return observation[:, None] + torch.randn(len(observation), 6, 2)
+
+
+class Policy(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = Sampler()
+
+    def act(self, observation):
+        return self.model.sample(observation)
+
+
+@pytest.fixture
+def policy():
+    return Policy()
+
+
+ONE = torch.zeros(1, 2)
+
+
+def in_threads(count, work):
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_concurrent_rounds_do_not_repeat_each_others_noise(policy):
+    handle = keystone.attach(policy, k=2, site="act")
+    seeds = []
+    handle.on_round = lambda chosen: seeds.append(chosen.seeds)
+    in_threads(4, lambda _: [policy.act(ONE) for _ in range(40)])
+    assert len(seeds) == len(set(seeds)) == 160
+
+
+def test_concurrent_rounds_with_given_seeds_are_what_they_are_one_by_one(policy):
+    handle = keystone.attach(policy, k=4, site="act")
+    results = {}
+
+    def work(seed):
+        with handle.seeded(seed):
+            results[seed] = policy.act(ONE)
+
+    work(0)
+    in_threads(8, work)
+    concurrent = dict(results)
+    for seed in range(8):
+        work(seed)
+        assert torch.equal(results[seed], concurrent[seed])
+
+
+def test_seeds_are_for_one_policy_only():
+    first, second = Policy(), Policy()
+    handle = keystone.attach(first, k=4, site="act")
+    other = keystone.attach(second, k=1, site="act")
+    with handle.seeded(1):
+        first.act(ONE)
+        second.act(ONE)
+    assert handle.stats["rounds"] == 1
+    assert other.stats["rounds"] == 0, "the other policy runs its own code"
+
+
+def test_seeds_may_be_numpy_numbers(policy):
+    handle = keystone.attach(policy, k=4, site="act", seed=np.int64(3))
+    chunk = policy.act(ONE)
+    with handle.seeded(np.int64(5)):
+        policy.act(ONE)
+    keystone.detach(policy)
+    keystone.attach(policy, k=4, site="act", seed=3)
+    assert torch.equal(policy.act(ONE), chunk)
+
+
+@pytest.mark.parametrize("wrong", [True, 1.5, "x"])
+def test_a_seed_that_is_none_is_refused_before_the_round(policy, wrong):
+    with pytest.raises(TypeError, match="whole number"):
+        keystone.attach(policy, k=4, site="act", seed=wrong)
+    handle = keystone.attach(policy, k=4, site="act")
+    with pytest.raises(TypeError), handle.seeded(wrong):
+        pass
+
+
+@pytest.mark.parametrize(
+    "options", [{"space": "x"}, {"check": "al"}, {"site": ""}, {"site": 3}, {"metric": "l3"}, {"k": 2.0}]
+)
+def test_wrong_options_leave_the_policy_alone(policy, options):
+    with pytest.raises((TypeError, ValueError)):
+        keystone.attach(policy, **{"k": 4, "site": "act", **options})
+    assert type(policy) is Policy
+    assert keystone.attached(policy) is None
+
+
+def test_a_method_replaced_on_the_object_would_hide_keystone(policy):
+    policy.act = torch.compile(policy.act, backend="eager")
+    with pytest.raises(KeystoneError, match="replaced on the object itself"):
+        keystone.attach(policy, k=4, site="act")
+    assert type(policy) is Policy
+
+
+def test_detaching_what_is_inside_detaches_all(policy):
+    before = set(vars(policy))
+    keystone.attach(policy, k=4, site="model.sample")
+    keystone.detach(policy.model)
+    assert keystone.attached(policy) is None
+    assert set(vars(policy)) == before
+    keystone.attach(policy, k=4, site="model.sample")
+
+
+def test_a_class_changed_later_is_not_undone_by_guessing(policy):
+    keystone.attach(policy, k=4, site="act")
+    attached = type(policy)
+    policy.__class__ = Sampler
+    with pytest.raises(KeystoneError, match="changed the class"):
+        keystone.detach(policy)
+    policy.__class__ = attached
+    keystone.detach(policy)
+    assert type(policy) is Policy
+
+
+def test_a_class_that_cannot_change_is_refused():
+    class Slotted:
+        __slots__ = ("__dict__", "x")
+
+        def act(self):
+            return torch.randn(1, 6, 2)
+
+    class Odd(Slotted):
+        __slots__ = ()
+
+    policy = Odd()
+    with pytest.raises(KeystoneError, match="cannot be changed"):
+        keystone.attach(policy, k=4, site="act")
+    assert type(policy) is Odd
+    assert keystone.attached(policy) is None
+
+
+def test_attaching_again_and_again_makes_no_new_classes(policy):
+    for _ in range(3):
+        keystone.attach(policy, k=4, site="act")
+        keystone.detach(policy)
+    made = len(adapter._classes)
+    keystone.attach(policy, k=4, site="act")
+    assert len(adapter._classes) == made
+
+
+def test_temperature_zero_is_one_chunk_k_times(policy):
+    handle = keystone.attach(policy, k=4, site="act", temperature=0)
+    assert torch.equal(policy.act(ONE), torch.zeros(1, 6, 2))
+    assert handle.last.spread.tolist() == [0.0]
+
+
+class Tuples(Policy):
+    def act(self, observation):
+        return super().act(observation), {"info": 1}
+
+
+def test_a_method_that_returns_more_than_chunks_gets_a_clear_error():
+    policy = Tuples()
+    keystone.attach(policy, k=4, site="act")
+    with pytest.raises(KeystoneError, match=r"returns a tuple, expected one tensor of chunks"):
+        policy.act(ONE)
+
+
+def test_one_seed_serves_all_rows_of_a_site(policy):
+    handle = keystone.attach(policy, k=4, site="act")
+    with handle.seeded([1, 2]):
+        first = policy.act(torch.zeros(2, 2))
+    with handle.seeded([1, 2]):
+        assert torch.equal(policy.act(torch.zeros(2, 2)), first)
+
+
+def test_a_rule_class_from_the_registry_is_a_rule(policy):
+    handle = keystone.attach(policy, k=4, site="act", rule=keystone.RULES["medoid"])
+    policy.act(ONE)
+    assert handle.last.rule == "medoid"
+
+
+def test_batched_candidates_keep_their_gradients():
+    candidates = torch.randn(2, 4, 6, 2, requires_grad=True)
+    keystone.select(candidates).chunk.sum().backward()
+    assert candidates.grad.count_nonzero() == 2 * 6 * 2
+
+
+def test_a_seed_is_checked_whatever_was_chosen_before():
+    chunks = np.zeros((4, 6, 2))
+    keystone.select(chunks, seed=1)
+    for wrong in (True, 1.0, [1], "abc"):
+        for rule in ("keystone", "medoid"):
+            with pytest.raises(TypeError, match="whole number"):
+                keystone.select(chunks, rule, seed=wrong)
+
+
+def test_more_clusters_than_candidates_are_as_many_as_candidates():
+    assert keystone.select(np.arange(4.0).reshape(4, 1, 1), clusters=10**11, tau=0).sizes.shape == (4,)
