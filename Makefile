@@ -2,6 +2,7 @@
 SHELL := bash
 PYTHON := .venv/bin/python
 # One thread per process: timings become comparable and parallel tests do not fight over cores.
+OUT ?= out
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export MUJOCO_GL ?= egl
@@ -16,7 +17,7 @@ setup: ## create or refresh the environment in .venv
 	@scripts/setup.sh
 
 demo: setup ## run the main job on the embedded default
-	@.venv/bin/keystone demo
+	@.venv/bin/keystone demo --out "$(OUT)"
 
 test: check ## lint, types, tests
 	@$(PYTHON) -m pytest -n 2 --dist loadgroup

@@ -102,6 +102,11 @@ def attach(
     refusal = adapter.refuse(owner)
     if refusal:
         raise KeystoneError(f"KeyStone cannot be attached to {adapter.name}: {refusal}")
+    for encoder, name in adapter.encoders(owner):
+        if not callable(getattr(encoder, name, None)):
+            raise KeystoneError(
+                f"adapter {adapter.name}: {type(encoder).__name__} has no method {name!r} to encode with"
+            )
     handle = Handle(adapter, getattr(owner, "config", None), bound, metric, space)
     session = Session(
         k=k, temperature=float(temperature), seed=seed, choose=handle, encoders=tuple(adapter.encoders(owner)),

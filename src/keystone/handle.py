@@ -71,6 +71,12 @@ class Handle:
         self._counts = {"rounds": 0, "chunks": 0, "clustered": 0, "dropped": 0}
         self._sums = {"consensus": 0.0, "sampling_seconds": 0.0, "selection_seconds": 0.0}
 
+    def __repr__(self) -> str:
+        rounds = self._counts["rounds"]
+        return (
+            f"<KeyStone: K={self.k}, rule {self.rule.name}, adapter {self.adapter}, {rounds} rounds; last: {self.last}>"
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}
 

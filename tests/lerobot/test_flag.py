@@ -77,8 +77,8 @@ def test_k_is_sixteen_if_only_something_else_is_given(load):
     assert keystone.attached(load("--keystone.rule=medoid")).k == 16
 
 
-def test_parameter_that_attach_itself_has_too(load):
-    assert keystone.attached(load("--keystone.rule=coherent", "--keystone.keep=0.5")).rule.keep == 0.5
+def test_parameters_reach_the_rule(load):
+    assert keystone.attached(load("--keystone.rule=coherent", "--keystone.share=0.5")).rule.share == 0.5
 
 
 def test_environment_attaches_and_the_flag_wins(load, monkeypatch):
@@ -209,6 +209,8 @@ def test_a_plugin_that_cannot_be_imported_ends_commands_that_use_it(monkeypatch)
     [
         ({"KEYSTONE_K": "many"}, "KEYSTONE_K=many"),
         ({"KEYSTONE_K": "0"}, "k=0"),
+        ({"KEYSTONE_KK": "8"}, "did you mean 'KEYSTONE_K'"),
+        ({"KEYSTONE_TAU": "0.5"}, "unknown variable KEYSTONE_TAU"),
         ({"KEYSTONE_PARAMS": "tau"}, "KEYSTONE_PARAMS=tau: expected JSON"),
         ({"KEYSTONE_PARAMS": "{tau"}, "KEYSTONE_PARAMS={tau"),
         ({"KEYSTONE_TEMPERATURE": "hot"}, "KEYSTONE_TEMPERATURE=hot"),

@@ -207,3 +207,15 @@ def test_a_seed_is_checked_whatever_was_chosen_before():
 
 def test_more_clusters_than_candidates_are_as_many_as_candidates():
     assert keystone.select(np.arange(4.0).reshape(4, 1, 1), clusters=10**11, tau=0).sizes.shape == (4,)
+
+
+def test_a_module_is_no_site(policy):
+    with pytest.raises(KeystoneError, match=r"is a module, not a method.*model.forward"):
+        keystone.attach(policy, k=4, site="model")
+    assert keystone.attached(policy) is None
+
+
+def test_the_handle_says_what_is_on(policy):
+    handle = keystone.attach(policy, k=4, site="act", rule="medoid", seed=0)
+    policy.act(ONE)
+    assert repr(handle).startswith("<KeyStone: K=4, rule medoid, adapter site, 1 rounds; last: medoid chose candidate ")

@@ -62,6 +62,7 @@ def all_paths(features, metric, clusters, tau, iterations, init, seed):
 
 def assert_alike(outcomes):
     first = outcomes[0]
+    assert (first.measures >= 0).all()
     for other in outcomes[1:]:
         np.testing.assert_array_equal(first.indices, other.indices)
         np.testing.assert_array_equal(first.sizes, other.sizes)

@@ -45,10 +45,10 @@ def test_prints_what_was_dropped():
 def test_prints_a_batch():
     rounds = np.stack([TWO_WAYS, TWO_WAYS * 0])
     assert str(keystone.select(rounds, init="farthest")) == (
-        "keystone chose candidates [1, 0] of 5 in 2 rounds: clustered 1 of 2, mean consensus 0.80"
+        "keystone chose candidates [1, 0] of 5 for 2 observations: clustered 1 of 2, mean consensus 0.80"
     )
     assert str(keystone.select(rounds, "mean")).startswith(
-        "mean averaged, nearest to candidates [2, 0] of 5 in 2 rounds"
+        "mean averaged, nearest to candidates [2, 0] of 5 for 2 observations"
     )
     rounds[0, 0] = np.inf
     with pytest.warns(RuntimeWarning):

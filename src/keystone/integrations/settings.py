@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keystone.attach import attach
+from keystone.errors import nearest_name
 from keystone.handle import Handle
 from keystone.integrations.round_log import RoundLog
 from keystone.select.metrics import check_metric
@@ -63,6 +64,10 @@ class Settings:
         Traceback (most recent call last):
         ValueError: KEYSTONE_K=many: expected a whole number
         """
+        known = {"KEYSTONE_" + name for name in ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "PARAMS", "LOG")}
+        for name in environ:
+            if name.startswith("KEYSTONE_") and name not in known:
+                raise ValueError(f"unknown variable {name} in the environment: {nearest_name(name, known)}")
 
         def read(name: str, convert: Any, wanted: str) -> Any:
             text = environ.get(f"KEYSTONE_{name}", "").strip()

@@ -96,7 +96,7 @@ def verify(
             if given.left:
                 return found(
                     f"the policy drew noise of shapes {given.drawn}, expected {[tuple(row.shape) for row in rows]}: "
-                    "its sampler has probably changed upstream"
+                    "its sampler has changed upstream, or the adapter's seam is wrong"
                 )
             if expected.shape != candidates[:, j].shape:
                 return found(f"a single call returns {tuple(expected.shape)}, expected {tuple(candidates[:, j].shape)}")
@@ -108,7 +108,8 @@ def verify(
     if difference > tolerance * size:
         return found(
             f"candidates differ from single calls under the same noise by {difference:.1e} "
-            f"(actions up to {size:.1f}, allowed {tolerance * size:.1e}): the sampler has probably changed upstream"
+            f"(actions up to {size:.1f}, allowed {tolerance * size:.1e}): "
+            "the adapter's seam is wrong, or the sampler has changed upstream"
         )
     return found()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from keystone.errors import KeystoneError, nearest_name
@@ -23,10 +24,16 @@ class SiteAdapter(Adapter):
         owner = self.module(policy)
         if not callable(getattr(owner, self.method, None)):
             known = [
-                name for name in dir(owner) if not name.startswith("_") and callable(getattr(type(owner), name, None))
+                name
+                for name in dir(owner)
+                if not name.startswith("_") and not hasattr(torch.nn.Module, name) and callable(getattr(owner, name))
             ]
             raise KeystoneError(
                 f"site={site!r}: {type(owner).__name__} has no such method; {nearest_name(self.method, known)}"
+            )
+        if isinstance(getattr(owner, self.method), torch.nn.Module):
+            raise KeystoneError(
+                f"site={site!r} is a module, not a method: name one of its methods, {site + '.forward'!r} say"
             )
         self.seam = _seam_of(self.method)  # type: ignore[misc]
 

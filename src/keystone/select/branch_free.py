@@ -82,7 +82,7 @@ def _gap(x: Tensor, squared: Tensor, n: Tensor, medoid: Tensor, metric: str) -> 
     total = sums.sum(1) / (2.0 * n * n)
     near = to_medoid / 2
     grow = torch.expm1(-0.5 * torch.log1p(-total.clamp_max(1 - 1e-12)))
-    return near - grow + near * grow
+    return (near - grow + near * grow).clamp_min(0)
 
 
 def _cluster(squared: Tensor, valid: Tensor, order: Tensor, clusters: int, iterations: int, init: str) -> Tensor:

@@ -135,7 +135,7 @@ def _gap(squared: Floats, rows: Floats, medoid: int, metric: str) -> float:
         return float(np.linalg.norm((rows - rows[medoid]).mean(0)))
     near = to_medoid / 2.0
     grow = np.expm1(-0.5 * np.log1p(-min(total, 1.0 - 1e-12)))
-    return float(near - grow + near * grow)
+    return max(float(near - grow + near * grow), 0.0)
 
 
 def _cluster(squared: Floats, order: Ints, clusters: int, iterations: int, init: str) -> Ints:

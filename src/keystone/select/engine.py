@@ -53,6 +53,7 @@ def compiled_kernel() -> types.ModuleType | None:
     return kernel
 
 
+@functools.cache
 def warm_up() -> None:
     """Compile (or load from numba's cache) what the first selection would otherwise wait for."""
     if compiled_kernel() is not None:

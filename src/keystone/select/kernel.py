@@ -207,7 +207,7 @@ def _gap(rows, sums, n, medoid, metric):
     if metric == 2:  # 1 - cos(mean, medoid) of unit vectors, written so that nothing cancels
         near = to_medoid / 2.0
         grow = math.expm1(-0.5 * math.log1p(-min(total, 1.0 - 1e-12)))
-        return near - grow + near * grow
+        return max(near - grow + near * grow, 0.0)
     apart = np.zeros(rows.shape[1])  # as seen from the medoid, so that equal candidates are exactly there
     for i in range(n):
         for t in range(rows.shape[1]):

@@ -66,10 +66,13 @@ class Selection(NamedTuple):
 
     def __repr__(self) -> str:
         made = "averaged, nearest to" if self.synthesised else "chose"
+        if np.ndim(self.index) and len(self.index) == 1:
+            first = (value[0] if np.ndim(value) or name == "chunk" else value for name, value in self._asdict().items())
+            return repr(Selection(*first))
         if np.ndim(self.index):
             rounds = len(self.index)
             parts = [
-                f"{self.rule} {made} candidates {self.index.tolist()} of {self.labels.shape[-1]} in {rounds} rounds",
+                f"{self.rule} {made} candidates {self.index.tolist()} of {self.labels.shape[-1]} for {rounds} observations",
                 f"clustered {int(self.clustered.sum())} of {rounds}, mean consensus {self.consensus.mean():.2f}",
             ]
         else:
