@@ -12,9 +12,6 @@ import pytest
 import keystone
 from keystone.cli import main
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-
 COMMAND = Path(sys.executable).with_name("keystone")
 
 

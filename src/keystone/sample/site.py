@@ -26,7 +26,8 @@ class SiteAdapter(Adapter):
             known = [
                 name
                 for name in dir(owner)
-                if not name.startswith("_") and not hasattr(torch.nn.Module, name) and callable(getattr(owner, name))
+                if name == "forward"
+                or (not name.startswith("_") and not hasattr(torch.nn.Module, name) and callable(getattr(owner, name)))
             ]
             raise KeystoneError(
                 f"site={site!r}: {type(owner).__name__} has no such method; {nearest_name(self.method, known)}"
