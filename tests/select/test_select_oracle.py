@@ -194,8 +194,11 @@ def test_selecting_leaves_denormal_numbers_alone():
     assert bool((torch.full((8,), 1e-40) * 0.5 > 0).all())
 
 
-def test_tiny_float32_distances_survive():
-    """Squares of these differences vanish in float32; the kernel must notice and go on in float64."""
-    chunks = np.array([0, 1, 2, 40, 41], np.float32).reshape(5, 1, 1) * np.float32(1e-25)
-    assert keystone.select(chunks, "medoid").index == 2
-    assert keystone.select(chunks, "medoid").median_distance == pytest.approx(38e-25, rel=1e-6, abs=0)
+@pytest.mark.parametrize("size", [1e-25, 1e-22, 3e-22, 1e-21])
+def test_tiny_float32_distances_survive(size):
+    """Squares of these differences vanish in float32 or keep a few bits; the kernel must notice and go on in float64."""
+    for case in range(50):
+        chunks = (size * np.random.default_rng(case).normal(size=(9, 2, 3))).astype(np.float32)
+        selection = keystone.select(chunks, "medoid")
+        assert selection.index == keystone.select(chunks.astype(np.float64), "medoid").index
+        assert selection.median_distance == pytest.approx(judge(chunks).median, rel=1e-9, abs=0)
