@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from keystone.sample.adapter import Adapter
 from keystone.sample.adapters.diffusion import DiffusionAdapter
+from keystone.sample.adapters.encode_sample import EncodeSampleAdapter
 from keystone.sample.adapters.eo1 import EO1Adapter
 from keystone.sample.adapters.evo1 import Evo1Adapter
 from keystone.sample.adapters.fastwam import FastWAMAdapter
@@ -36,5 +37,6 @@ ADAPTERS: dict[str, Adapter] = {
         ACTAdapter(),
         LingBotVAAdapter(),
         PI0FastAdapter(),
+        EncodeSampleAdapter(),
     )
 }
