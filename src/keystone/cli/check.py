@@ -34,7 +34,7 @@ def run(
 
     if k < 2:
         raise KeystoneError(f"-k {k}: it takes two candidates or more to have something to check")
-    policy, preprocess = load_policy(checkpoint, device)
+    policy, preprocess, _ = load_policy(checkpoint, device)
     batch = preprocess(made_up_observation(policy.config))
 
     def act() -> torch.Tensor:

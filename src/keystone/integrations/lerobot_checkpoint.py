@@ -10,8 +10,8 @@ import torch
 from keystone.errors import KeystoneError
 
 
-def load_policy(path: str, device: str | None = None) -> tuple[Any, Any]:
-    """The policy of a checkpoint (a folder or a hub name), ready to act, and its pre-processor."""
+def load_policy(path: str, device: str | None = None) -> tuple[Any, Any, Any]:
+    """The policy of a checkpoint (a folder or a hub name), ready to act, and its pre- and post-processor."""
     folder = Path(path)
     if not folder.exists() and (folder.is_absolute() or path.startswith(".") or path.count("/") > 1):
         raise KeystoneError(
@@ -35,8 +35,8 @@ def load_policy(path: str, device: str | None = None) -> tuple[Any, Any]:
     config.pretrained_path = path
     policy = get_policy_class(config.type).from_pretrained(path, config=config).to(config.device).eval()
     overrides = {"device_processor": {"device": str(config.device)}}
-    preprocess, _ = make_pre_post_processors(config, pretrained_path=path, preprocessor_overrides=overrides)
-    return policy, preprocess
+    preprocess, postprocess = make_pre_post_processors(config, pretrained_path=path, preprocessor_overrides=overrides)
+    return policy, preprocess, postprocess
 
 
 def made_up_observation(config: Any, seed: int = 0) -> dict[str, Any]:
