@@ -1,0 +1,1 @@
+"""Training small policies on demonstrations of scripted experts. Needs the extra ``eval``."""
