@@ -114,6 +114,11 @@ class Handle:
         """A new episode begins: rules that look back have nothing to look back at."""
         self._previous = None
 
+    def only(self, rows: Sequence[int]) -> None:
+        """Some episodes of a batch have ended: the rows of the next round are these rows of the last one."""
+        if self._previous is not None:
+            self._previous = self._previous[list(rows)]
+
     def __call__(self, drawn: Drawn) -> Tensor:
         """Choose one chunk for each row of a round."""
         begin = time.perf_counter()

@@ -1,0 +1,1 @@
+"""From stored episodes to statements with intervals."""

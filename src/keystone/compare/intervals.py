@@ -1,0 +1,57 @@
+"""Intervals for success rates and for the difference of two arms on the same initial states."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Z95 = 1.959963984540054  #: of the normal distribution, two-sided
+
+
+def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's interval for a rate.
+
+    >>> low, high = wilson(8, 10)
+    >>> round(low, 3), round(high, 3)
+    (0.49, 0.943)
+    >>> wilson(0, 0)
+    (0.0, 1.0)
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    rate, share = successes / trials, z * z / trials
+    centre = (rate + share / 2) / (1 + share)
+    half = z * math.sqrt(rate * (1 - rate) / trials + share / (4 * trials)) / (1 + share)
+    # At 0 and at all the bound is the rate itself; rounding must not put it a hair beside it.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == trials else min(1.0, centre + half)
+    return low, high
+
+
+def paired_bootstrap(
+    differences: list[NDArray[np.float64]], resamples: int = 4000, seed: int = 0
+) -> tuple[float, float, float]:
+    """The mean difference of two arms and its 95 % interval, by resampling initial states within each task.
+
+    Repeats of one initial state are not independent, so they go in as one number: their mean.
+
+    Args:
+        differences: for each task (n,) the mean difference over repeats, one for each initial state.
+        resamples: of the bootstrap.
+        seed: of the bootstrap, so that the same data give the same interval.
+
+    Returns:
+        The mean over tasks, and the 2.5th and 97.5th percentile of its resamples.
+
+    >>> paired_bootstrap([np.ones(10), np.zeros(10)])
+    (0.5, 0.5, 0.5)
+    """
+    random = np.random.default_rng(seed)
+    means = np.zeros(resamples)
+    for values in differences:
+        means += values[random.integers(0, len(values), (resamples, len(values)))].mean(1)
+    means /= len(differences)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(np.mean([values.mean() for values in differences])), float(low), float(high)

@@ -1,0 +1,83 @@
+"""A Ray cluster: this machine's cores, or a cluster that is already there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from keystone.errors import KeystoneError
+from keystone.evaluate.executors.failed import TRIES, given_up
+from keystone.evaluate.results import ShardResult
+from keystone.evaluate.settings import Settings, Shard
+
+
+class RayCluster:
+    """An executor on Ray. A shard whose worker dies is tried again by Ray, three times in all.
+
+    Args:
+        address: "local" starts a cluster on this machine, "auto" finds the running one, or the address of one.
+        workers: how many shards run at once; None as many as the cluster has CPUs.
+        gpus: share of a GPU that each worker needs.
+    """
+
+    def __init__(self, address: str = "local", workers: int | None = None, gpus: float = 0.0) -> None:
+        self.address, self.workers, self.gpus = address, workers, gpus
+
+    def __call__(self, settings: Settings, shards: Sequence[Shard]) -> Iterator[ShardResult]:
+        with self._connected() as ray:
+            from keystone.evaluate.worker import run_shard
+
+            remote = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)(run_shard)
+            resources = ray.cluster_resources()
+            if resources.get("GPU", 0.0) < self.gpus:
+                raise KeystoneError(f"--gpus {self.gpus:g}: the Ray cluster has {resources.get('GPU', 0.0):g}")
+            limit = self.workers or max(1, int(resources.get("CPU", 1)))
+            waiting, running = deque(shards), dict[Any, Shard]()
+            try:
+                while waiting or running:
+                    while waiting and len(running) < limit:
+                        shard = waiting.popleft()
+                        running[remote.remote(settings, shard)] = shard
+                    (done, *_), _ = ray.wait(list(running), num_returns=1)
+                    shard = running.pop(done)
+                    try:
+                        yield ray.get(done)
+                    except ray.exceptions.RayTaskError as error:
+                        raise error.cause if isinstance(error.cause, KeystoneError) else error from None
+                    except (
+                        ray.exceptions.WorkerCrashedError,
+                        ray.exceptions.RayActorError,
+                        ray.exceptions.NodeDiedError,
+                        ray.exceptions.OutOfMemoryError,
+                    ):
+                        yield given_up(settings, shard, f"its Ray worker died {TRIES} times")
+            finally:
+                for reference in running:
+                    ray.cancel(reference, force=True)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Any]:
+        try:
+            import ray
+        except ImportError:
+            raise KeystoneError('--ray needs Ray: pip install "keystone-robotics[ray]"') from None
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's way from now on; it warns otherwise
+        options: dict[str, Any] = {
+            "address": self.address,
+            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
+            "log_to_driver": False,
+            "logging_level": "error",
+        }
+        if self.address == "local":
+            options |= {"num_cpus": self.workers or os.cpu_count(), "include_dashboard": False}
+        try:
+            ray.init(**options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise KeystoneError(f"no Ray cluster at {self.address!r}: {error}") from error
+        try:
+            yield ray
+        finally:
+            ray.shutdown()

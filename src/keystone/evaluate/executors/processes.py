@@ -1,0 +1,101 @@
+"""Processes on this machine."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+
+from keystone.evaluate.executors.failed import TRIES, given_up
+from keystone.evaluate.results import ShardResult
+from keystone.evaluate.settings import Settings, Shard
+from keystone.evaluate.worker import run_shard
+
+log = logging.getLogger("keystone")
+
+
+class Processes:
+    """An executor with several processes. If one dies, what was under way is tried again, one shard at a time, so that the
+    shard that kills its worker is known; after three times its episodes count as errors.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def __call__(self, settings: Settings, shards: Sequence[Shard]) -> Iterator[ShardResult]:
+        waiting, suspects, deaths = deque(shards), deque[Shard](), Counter[Shard]()
+        while waiting or suspects:
+            # A shard that was under way when a worker died runs alone, the others together.
+            alone = bool(suspects)
+            queue = deque([suspects.popleft()]) if alone else waiting
+            try:
+                yield from _run(1 if alone else self.workers, settings, queue)
+            except _Died as died:
+                log.warning("a worker died; %d shards are tried again", len(died.under_way))
+                for shard in died.under_way:
+                    deaths[shard] += alone
+                    if deaths[shard] >= TRIES:
+                        yield given_up(settings, shard, f"its worker process died {TRIES} times")
+                    else:
+                        suspects.append(shard)
+
+
+class _Died(Exception):
+    """A worker is gone.
+
+    Attributes:
+        under_way: the shards that had been given to workers and not come back.
+    """
+
+    def __init__(self, under_way: list[Shard]) -> None:
+        super().__init__()
+        self.under_way = under_way
+
+
+def _run(workers: int, settings: Settings, queue: deque[Shard]) -> Iterator[ShardResult]:
+    """Work off a queue with new processes; no more shards leave it than there are processes."""
+    context = multiprocessing.get_context(
+        "spawn"
+    )  # a fork would copy threads and GL contexts in the middle of their work
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_with_parent)
+    running: dict[Future[ShardResult], Shard] = {}
+    try:
+        while queue or running:
+            while queue and len(running) < workers:
+                running[pool.submit(run_shard, settings, queue[0])] = queue[0]
+                queue.popleft()  # not before: a pool whose worker died meanwhile takes nothing
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                result = future.result()
+                del running[future]
+                yield result
+    except BrokenProcessPool:
+        finished = [future for future in running if future.done() and future.exception() is None]
+        for future in finished:
+            yield future.result()
+            del running[future]
+        raise _Died(list(running.values())) from None
+    finally:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()  # whatever they still do is not wanted: an error or an interrupt ended the work
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_with_parent() -> None:
+    """In a worker: go when the parent goes, even if it was killed and could not say so."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends its workers
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
