@@ -22,12 +22,14 @@ def main(args: Sequence[str] | None = None) -> int:
         import rich  # noqa: F401  (the commands print with it; better to hear that it is missing before one has run)
         from tyro.extras import SubcommandApp
 
-        from keystone.cli import check, demo
+        from keystone.cli import check, demo, evaluate, train
     except ImportError:
         return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')
     app = SubcommandApp()
     app.command(name="demo")(demo.run)
     app.command(name="check")(check.run)
+    app.command(name="eval")(evaluate.run)
+    app.command(name="train")(train.run)
     try:
         app.cli(prog="keystone", description=DESCRIPTION, args=args)
     except KeystoneError as error:

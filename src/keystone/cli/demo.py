@@ -1,51 +1,61 @@
-"""``keystone demo``: one round where the candidates disagree and one where they do not, in a table and a figure."""
+"""``keystone demo``: does it help? On a real physics benchmark, with a policy that comes along, in a minute or two."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from keystone.errors import KeystoneError
 
+POLICY, ENV = "metaworld-mixed", "metaworld"
+COMMAND = (
+    "keystone eval --policy YOUR_POLICY --env YOUR_ENV --arm first --arm keystone:k=16 --episodes 50 --out runs/mine"
+)
 
-def run(out: Path = Path("out")) -> None:
-    """Select among made-up candidates that pass an obstacle on two sides, and draw what happened.
+
+def run(out: Path = Path("out"), episodes: int = 20, workers: int = min(2, os.cpu_count() or 1)) -> None:
+    """Evaluate the policy that comes with KeyStone on Meta-World with one sample per round and with KeyStone at K = 16.
+
+    Prints the comparison and writes a page with it, one round's candidates and what became of each, and a film of an episode.
 
     Args:
-        out: folder for demo.png and demo.svg; made if it does not exist.
+        out: folder; the run is in `demo` in it. Run again, it goes on where it was.
+        episodes: initial states for each of the six tasks.
+        workers: processes.
     """
     if out.exists() and not out.is_dir():
         raise KeystoneError(f"--out {out} is a file: give a folder")
-    from rich.box import SIMPLE_HEAD
+    if episodes < 1 or workers < 1:
+        raise KeystoneError("--episodes and --workers: expected 1 or more")
     from rich.console import Console
-    from rich.table import Table
 
-    import keystone
-    from keystone.report import example, style
+    from keystone.cli.evaluate import make_executor
+    from keystone.evaluate.run import evaluate
+    from keystone.evaluate.settings import settings_from
+    from keystone.evaluate.summary import as_table
+    from keystone.policies.load import trained_on
+    from keystone.report.demo import write_page
 
-    rounds = {"two minds": example.two_minds(), "one mind": example.one_mind()}
-    selections = {name: keystone.select(candidates) for name, candidates in rounds.items()}
-    columns = ("Policy", "Rule", "Index", "Consensus", "Spread", "Chosen path", "Mean of all")
-    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name, selection in selections.items():
-        outcomes = (_outcome(example.clearance(path)) for path in (selection.chunk, rounds[name].mean(0)))
-        table.add_row(
-            name,
-            selection.rule,
-            str(selection.index),
-            f"{selection.consensus:.0%}",
-            f"{selection.spread:.2f}",
-            *outcomes,
-        )
-    figure = example.draw(rounds["two minds"], selections["two minds"])
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        paths = style.save(figure, out, "demo")
-    except OSError as error:
-        raise KeystoneError(f"cannot write to --out {out}: {error.strerror}") from None
     console = Console()
-    console.print(table)
-    console.print("Wrote " + " and ".join(map(str, paths)), soft_wrap=True, highlight=False)
-
-
-def _outcome(clearance: float) -> str:
-    return f"clears by {clearance:.0f} cm" if clearance > 0 else f"[bold red]hits by {-clearance:.0f} cm[/]"
+    arms = ["first", "keystone:k=16"]
+    settings = settings_from(
+        {"policy": POLICY, "env": ENV, "tasks": trained_on(POLICY), "arms": arms, "episodes": episodes, "shard": 20,
+         "keep_rounds": True}
+    )  # fmt: skip
+    folder = out / "demo"
+    console.print(
+        f"{POLICY} on {len(settings.tasks)} Meta-World tasks, {episodes} initial states each: one sample a round (first) and "
+        "KeyStone with sixteen",
+        highlight=False,
+    )
+    try:
+        report = evaluate(settings, folder, make_executor(workers), console)
+        console.print(as_table(report.summaries))
+        page, problems = write_page(settings, folder, report.summaries, COMMAND)
+    except KeyboardInterrupt:
+        raise KeystoneError(f"interrupted; what was done is stored in {folder}, and the same command goes on") from None
+    except OSError as error:
+        raise KeystoneError(f"cannot write to {folder}: {error.strerror or error}") from None
+    for problem in problems:
+        console.print(f"[bold yellow]note[/]  {problem}", soft_wrap=True, highlight=False)
+    console.print(f"The whole story: {page}", soft_wrap=True, highlight=False)

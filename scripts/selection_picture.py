@@ -1,14 +1,16 @@
-"""A made-up policy in front of an obstacle: the example of ``keystone demo`` and of the README."""
+"""Draws the picture of the README, docs/images/selection.png: a made-up policy in front of an obstacle."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from keystone import select
 from keystone.report.figures import cluster_colour, plot_candidates, plot_pca
-from keystone.report.style import INK, QUIET, new_figure
+from keystone.report.style import INK, QUIET, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,24 +35,6 @@ def two_minds(seed: int = SEED) -> NDArray[np.float64]:
     """
     random = np.random.RandomState(seed)
     return _paths(random.permutation(np.where(np.arange(CANDIDATES) < LEFT, -1.0, 1.0)), random)
-
-
-def one_mind(seed: int = SEED) -> NDArray[np.float64]:
-    """(16, 32, 2) positions in cm: all pass on the left, some closer than others.
-
-    >>> bool((one_mind()[:, 16, 0] < 0).all())
-    True
-    """
-    return _paths(np.full(CANDIDATES, -1.0), np.random.RandomState(seed), noise=0.5)
-
-
-def clearance(path: NDArray[np.float64]) -> float:
-    """How far the nearest of (T, 2) positions is from the edge of the obstacle, in cm; negative inside.
-
-    >>> clearance(np.array([[-18.0, 30.0], [0.0, 60.0]]))
-    9.0
-    """
-    return float(np.linalg.norm(path - np.array(OBSTACLE), axis=-1).min()) - RADIUS
 
 
 def _paths(side: NDArray[np.float64], random: np.random.RandomState, noise: float = 2.0) -> NDArray[np.float64]:
@@ -115,3 +99,15 @@ def _draw_points(ax: Axes, candidates: NDArray[np.float64], selection: Selection
 
 def _write(ax: Axes, at: tuple[float, float], text: str, colour: str, align: Any = "center", **font: Any) -> None:
     ax.text(*at, text, color=colour, ha=align, va="center", **font)
+
+
+def main(folder: Path = Path("docs/images")) -> None:
+    """Write the picture."""
+    candidates = two_minds()
+    for path in save(draw(candidates, select(candidates)), folder, "selection"):
+        if path.suffix == ".svg":  # the README shows the PNG
+            path.unlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The page of ``keystone demo``: what an evaluation of two arms came to, one round of it, and one episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keystone.environments import find_benchmark
+from keystone.evaluate.branch import branch
+from keystone.evaluate.results import RoundRecord
+from keystone.evaluate.settings import Settings
+from keystone.evaluate.store import EpisodeRow, Store
+from keystone.evaluate.summary import ArmSummary, lines
+from keystone.report.film import NoPicture, film_episode, save_film, save_strip
+from keystone.report.outcomes import draw_outcomes
+from keystone.report.page import Page
+from keystone.report.style import save
+
+EVERY = 5  #: steps from one picture to the next
+TRIED = 5  #: rounds that are branched, to show the one in which the choice mattered most
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same episode under both arms."""
+
+    one: EpisodeRow
+    many: EpisodeRow
+
+    def __str__(self) -> str:
+        return f"{self.one.task}, initial state {self.one.episode}"
+
+
+def pairs(rows: Sequence[EpisodeRow], settings: Settings) -> list[Pair]:
+    """Episodes of the first two arms with the same initial state and noise."""
+    one, many = (str(arm) for arm in settings.arms[:2])
+    others = {(row.task, row.repeat, row.episode): row for row in rows if row.arm == many}
+    both = [(row, others.get((row.task, row.repeat, row.episode))) for row in rows if row.arm == one]
+    return [Pair(row, other) for row, other in both if other and other.initial_state == row.initial_state]
+
+
+def write_page(
+    settings: Settings, folder: Path, summaries: Sequence[ArmSummary], command: str
+) -> tuple[Path, list[str]]:
+    """Write ``index.html`` and its pictures into the folder of a run; returns its path and what could not be done."""
+    problems: list[str] = []
+    with Store(folder) as store:
+        both = pairs(store.episodes(), settings)
+        won = [pair for pair in both if pair.many.success and not pair.one.success]
+        lost = [pair for pair in both if pair.one.success and not pair.many.success]
+        page = Page(_headline(summaries))
+        page.text(
+            f"Policy {settings.policy}: {len(settings.tasks)} tasks, {settings.episodes} initial states each. Both arms begin "
+            "in the same states, and the one sample of K = 1 is among the candidates of KeyStone.",
+            quiet=True,
+        )
+        page.table(lines(summaries))
+        page.text(
+            f"Of {len(both)} episodes, {len(won)} failed with one sample and succeeded with KeyStone; {len(lost)} went the "
+            "other way; in the others both came to the same. Intervals are 95 %: Wilson's for rates; for the difference a "
+            "bootstrap over initial states."
+        )
+        page.heading("By task")
+        page.table(_by_task(summaries))
+        for pair in won[:1] or lost[:1]:
+            rounds = store.rounds(pair.many.arm, pair.many.task, pair.many.repeat, pair.many.episode)
+            if rounds and settings.arms[1].k > 1:
+                _add_round(page, settings, folder, pair, rounds)
+            alone = store.rounds(pair.one.arm, pair.one.task, pair.one.repeat, pair.one.episode)
+            try:
+                _add_film(page, settings, folder, pair, alone, rounds)
+            except NoPicture as error:
+                problems.append(str(error))
+                page.text(str(error), quiet=True)
+    page.heading("Do this with your policy")
+    page.code(command)
+    path = folder / "index.html"
+    path.write_text(page.html())
+    return path, problems
+
+
+def _headline(summaries: Sequence[ArmSummary]) -> str:
+    one, many = summaries[:2]
+    assert many.difference is not None
+    assert many.difference_interval is not None
+    low, high = many.difference_interval
+    verdict = "helps" if low > 0 else "hurts" if high < 0 else "makes no clear difference"
+    return (
+        f"KeyStone {verdict} here: {100 * one.rate:.0f} % → {100 * many.rate:.0f} % "
+        f"({100 * many.difference:+.0f} points, 95 % between {100 * low:+.0f} and {100 * high:+.0f})"
+    )
+
+
+def _by_task(summaries: Sequence[ArmSummary]) -> list[list[str]]:
+    tasks = list(summaries[0].by_task)
+    rows = [[task, *(f"{100 * one.by_task[task]:.0f} %" for one in summaries)] for task in tasks]
+    return [["task", *(one.arm for one in summaries)], *rows]
+
+
+def _add_round(page: Page, settings: Settings, folder: Path, pair: Pair, rounds: Sequence[RoundRecord]) -> None:
+    """Branch some rounds, and show the one in which what became of a candidate depended most on where it lay."""
+    row = pair.many
+    numbers = np.unique(np.linspace(0, len(rounds) - 1, TRIED).round().astype(int)).tolist()
+    tried = [(number, branch(settings, row.task, row.repeat, row.episode, rounds, number)) for number in numbers]
+    number, branches = max(tried, key=lambda one: separation(rounds[one[0]].candidates, one[1].success))
+    record = rounds[number]
+    figure = draw_outcomes(record, branches, f"{pair}: round {number}")
+    png, _ = save(figure, folder, "round")
+    page.heading("One round, and what would have become of each candidate")
+    page.image(png, "The candidates of one round as points, coloured by outcome, and their paths")
+    page.text(
+        f"Each of the {len(branches.success)} candidates was executed from the same state of the simulator; then the policy "
+        f"went on with one sample per round. {int(branches.success.sum())} of them led to success. The one that KeyStone chose "
+        f"{'did' if branches.success[record.index] else 'did not'}. Of {len(tried)} rounds that were tried like this, this is "
+        "the one in which success and failure lie farthest apart."
+    )
+
+
+def separation(candidates: NDArray[np.float32], success: NDArray[np.bool_]) -> float:
+    """The share of the candidates' variance that lies between those that led to success and those that led to failure.
+
+    >>> chunks = np.array([0.0, 0.0, 1.0, 1.0], np.float32).reshape(4, 1, 1)
+    >>> separation(chunks, np.array([True, True, False, False])), separation(chunks, np.array([True, False, True, False]))
+    (1.0, 0.0)
+    """
+    flat = candidates.reshape(len(candidates), -1).astype(np.float64)
+    total = ((flat - flat.mean(0)) ** 2).sum()
+    groups = [group for group in (flat[success], flat[~success]) if len(group)]
+    within = sum(((group - group.mean(0)) ** 2).sum() for group in groups)
+    return float(1 - within / total) if total > 0 else 0.0
+
+
+def _add_film(
+    page: Page,
+    settings: Settings,
+    folder: Path,
+    pair: Pair,
+    alone: Sequence[RoundRecord],
+    rounds: Sequence[RoundRecord],
+) -> None:
+    benchmark = find_benchmark(settings.env)
+    films = [
+        film_episode(
+            benchmark, pair.one.task, pair.one.initial_seed, np.concatenate([record.actions for record in kept]), EVERY
+        )
+        for kept in (alone, rounds)
+    ]
+    captions = [
+        f"{name}: {f'done in {row.steps} steps' if row.success else 'failed'}"
+        for name, row in (("K = 1", pair.one), (f"KeyStone, K = {settings.arms[1].k}", pair.many))
+    ]
+    save_film(folder / "episode.gif", films, captions)
+    save_strip(folder / "episode.png", films, captions)
+    page.heading(f"The same episode under both: {pair}")
+    page.image(folder / "episode.gif", "; ".join(captions))
