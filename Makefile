@@ -36,10 +36,12 @@ test-core: ## the core on every Python from 3.10 to 3.13 that is here, with torc
 
 bench: setup ## all benchmarks; results under benchmarks/results/
 	@$(PYTHON) -m benchmarks.select_speed
+	@$(PYTHON) -m benchmarks.closed_loop
 	@$(PYTHON) -m benchmarks.readme
 
 bench-quick: setup ## the same in a minute, less exactly; results under benchmarks/results/quick/
 	@$(PYTHON) -m benchmarks.select_speed --quick
+	@$(PYTHON) -m benchmarks.closed_loop --quick
 
 clean: ## remove environments and caches
 	@rm -rf .venv .venvs build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/results/quick

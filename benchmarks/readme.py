@@ -24,9 +24,39 @@ def select_table() -> str:
     return "\n".join(lines)
 
 
+def closed_loop_table() -> str:
+    """Success of every shipped policy and arm, from ``closed_loop.json``."""
+    results = json.loads((ROOT / "benchmarks/results/closed_loop.json").read_text())
+    lines = [
+        "| policy | arm | n | success | ± repeats | Δ to K = 1 [95 %] | one round |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for outcome in results["outcomes"]:
+        for arm in outcome["arms"]:
+            difference = "–"
+            if arm["difference"] is not None:
+                low, high = (100 * bound for bound in arm["difference_interval"])
+                difference = f"{100 * arm['difference']:+.1f} [{low:+.1f}, {high:+.1f}]"
+            lines.append(
+                f"| `{outcome['policy']}` | `{arm['arm']}` | {arm['episodes']} | {100 * arm['rate']:.1f} % "
+                f"| {100 * arm['repeats_std']:.1f} | {difference} | {arm['latency_ms']:.1f} ms |"
+            )
+    rates = {(row["arm"], row["processes"]): row["per_second"] for row in results["throughput"]}
+    one, many = (
+        f"{rates[arm, 1]:.1f} with one process, {rates[arm, 2]:.1f} with two" for arm in ("first", "keystone:k=16")
+    )
+    machine = results["machine"]
+    lines.append("")
+    lines.append(
+        f"Episodes per second, set-up included: {one} at K = 1; {many} at K = 16. "
+        f"({machine['cpu']}, Python {machine['python']}, torch {machine['torch']}, {machine['date']})"
+    )
+    return "\n".join(lines)
+
+
 def filled(page: str) -> str:
     """The README with every table between its markers replaced by the current one."""
-    for name, table in {"select": select_table()}.items():
+    for name, table in {"select": select_table(), "closed-loop": closed_loop_table()}.items():
         pattern = re.compile(f"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
         page, count = pattern.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", page)
         if count != 1:

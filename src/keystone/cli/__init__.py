@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from keystone import __version__
 from keystone.errors import KeystoneError
 
+#: Which extra brings a package that a command may find missing.
+EXTRAS = dict.fromkeys(("gymnasium", "safetensors", "yaml"), "eval")
+
 DESCRIPTION = f"""KeyStone {__version__}: draw K action chunks from one shared context, execute the one they agree on.
 `keystone COMMAND --help` tells more about a command, `keystone --version` prints the version."""
 
@@ -34,6 +37,10 @@ def main(args: Sequence[str] | None = None) -> int:
         app.cli(prog="keystone", description=DESCRIPTION, args=args)
     except KeystoneError as error:
         return _refuse(str(error))
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        return _refuse(f'this needs {error.name}: pip install "keystone-robotics[{EXTRAS[error.name]}]"')
     return 0
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
-Z95 = 1.959963984540054  #: of the normal distribution, two-sided
 
-
-def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's interval for a rate.
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Wilson's 95 % interval for a rate.
 
     >>> low, high = wilson(8, 10)
     >>> round(low, 3), round(high, 3)
@@ -21,13 +17,10 @@ def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
     """
     if trials == 0:
         return 0.0, 1.0
-    rate, share = successes / trials, z * z / trials
-    centre = (rate + share / 2) / (1 + share)
-    half = z * math.sqrt(rate * (1 - rate) / trials + share / (4 * trials)) / (1 + share)
-    # At 0 and at all the bound is the rate itself; rounding must not put it a hair beside it.
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == trials else min(1.0, centre + half)
-    return low, high
+    from scipy.stats import binomtest
+
+    interval = binomtest(successes, trials).proportion_ci(0.95, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def paired_bootstrap(

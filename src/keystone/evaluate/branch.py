@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,57 +37,72 @@ class Branches:
     paths: list[Array]
 
 
-def branch(
-    settings: Settings, task: str, repeat: int, episode: int, rounds: Sequence[RoundRecord], at: int
-) -> Branches:
-    """Execute each candidate of a stored round, and go on with one sample per round until the episode ends.
-
-    The simulator is brought to the round by executing once more what was executed before it. All branches see the same noise
-    afterwards, so that they differ in the candidate alone.
+class Brancher:
+    """Branches rounds of episodes of one task; ``with Brancher(settings, task) as brancher: …``.
 
     Args:
-        settings: of the evaluation.
-        task: of the episode.
-        repeat: of the episode.
-        episode: its number.
-        rounds: of the episode, as stored, from the first on.
-        at: number of the round to branch at.
+        settings: of the evaluation that the rounds are from.
+        task: of the episodes.
     """
-    k = len(rounds[at].candidates)
-    benchmark, agent = find_benchmark(settings.env), load_agent(settings.policy, settings.device)
-    agent.fit(benchmark)
-    if settings.execute:
-        agent.execute = settings.execute
-    limit = settings.max_steps or benchmark.max_steps(task)
-    seed = partial(settings.noise_seed, repeat, task, episode)
-    before = np.concatenate([record.actions for record in rounds[:at]]) if at else np.zeros((0, 1), np.float32)
-    branches = [Episode(row, benchmark.make(task), settings.initial_seed(episode), seed) for row in range(k)]
-    paths: list[list[Array]] = [[] for _ in range(k)]
 
-    def follow(one: Episode) -> None:
-        paths[one.number].append(np.asarray(one.history[-1]["agent_pos"], np.float32)[:3])
+    def __init__(self, settings: Settings, task: str) -> None:
+        self.settings, self.task = settings, task
+        self.benchmark = find_benchmark(settings.env)
+        self.agent = load_agent(settings.policy, settings.device)
+        self.agent.fit(self.benchmark)
+        if settings.execute:
+            self.agent.execute = settings.execute
+        self._envs: list[gymnasium.Env[Any, Any]] = []
 
-    try:
+    def __enter__(self) -> Brancher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for env in self._envs:
+            env.close()
+
+    def branch(self, repeat: int, episode: int, rounds: Sequence[RoundRecord], at: int) -> Branches:
+        """Execute each candidate of a stored round, and go on with one sample per round until the episode ends.
+
+        The simulator is brought to the round by executing once more what was executed before it. All branches see the same
+        noise afterwards, so that they differ in the candidate alone.
+
+        Args:
+            repeat: of the episode.
+            episode: its number.
+            rounds: of the episode, as stored, from the first on.
+            at: number of the round to branch at.
+        """
+        agent, task, k = self.agent, self.task, len(rounds[at].candidates)
+        limit = self.settings.max_steps or self.benchmark.max_steps(task)
+        noise = partial(self.settings.noise_seed, repeat, task, episode)
+        while len(self._envs) < k:
+            self._envs.append(self.benchmark.make(task))
+        branches = [Episode(row, self._envs[row], self.settings.initial_seed(episode), noise) for row in range(k)]
+        paths: list[list[Array]] = [[] for _ in range(k)]
+
+        def follow(one: Episode) -> None:
+            paths[one.number].append(np.asarray(one.history[-1]["agent_pos"], np.float32)[:3])
+
         for one in branches:
-            _bring(one, before, agent.history)
-        for one, chunk in zip(branches, _all_candidates(agent, branches[0], task, k, seed(at)), strict=True):
+            _bring(one, [action for record in rounds[:at] for action in record.actions], agent.history)
+        for one, chunk in zip(branches, _all_candidates(agent, branches[0], task, k, noise(at)), strict=True):
             follow(one)
             execute_chunk(one, chunk[: agent.execute], limit, follow)
             one.rounds = at + 1
         handle = attach(agent.policy, k=1, rule="first", check=False)
-        results = roll_out(agent, handle, branches, task, limit)
-    finally:
-        detach(agent.policy)
-        for one in branches:
-            one.env.close()
-    return Branches(
-        success=np.array([result.success for result in results]),
-        steps=np.array([result.steps for result in results]),
-        paths=[np.stack(path) for path in paths],
-    )
+        try:
+            results = roll_out(agent, handle, branches, task, limit)
+        finally:
+            detach(agent.policy)
+        return Branches(
+            success=np.array([result.success for result in results]),
+            steps=np.array([result.steps for result in results]),
+            paths=[np.stack(path) for path in paths],
+        )
 
 
-def _bring(one: Episode, actions: NDArray[Any], history: int) -> None:
+def _bring(one: Episode, actions: Sequence[Array], history: int) -> None:
     """To the state after some actions."""
     observation, _ = one.env.reset(seed=one.initial_seed)
     one.history = deque([observation], maxlen=history)

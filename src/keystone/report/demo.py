@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keystone.environments import find_benchmark
-from keystone.evaluate.branch import branch
+from keystone.evaluate.branch import Brancher
 from keystone.evaluate.results import RoundRecord
 from keystone.evaluate.settings import Settings
 from keystone.evaluate.store import EpisodeRow, Store
@@ -105,7 +105,8 @@ def _add_round(page: Page, settings: Settings, folder: Path, pair: Pair, rounds:
     """Branch some rounds, and show the one in which what became of a candidate depended most on where it lay."""
     row = pair.many
     numbers = np.unique(np.linspace(0, len(rounds) - 1, TRIED).round().astype(int)).tolist()
-    tried = [(number, branch(settings, row.task, row.repeat, row.episode, rounds, number)) for number in numbers]
+    with Brancher(settings, row.task) as brancher:
+        tried = [(number, brancher.branch(row.repeat, row.episode, rounds, number)) for number in numbers]
     number, branches = max(tried, key=lambda one: separation(rounds[one[0]].candidates, one[1].success))
     record = rounds[number]
     figure = draw_outcomes(record, branches, f"{pair}: round {number}")

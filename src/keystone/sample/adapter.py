@@ -45,12 +45,14 @@ class Adapter:
         name: of the family.
         shares: what of the context the candidates share, for the documentation and the log.
         seam: the class that overrides the sampling method.
+        home: whose policies these are.
         refusal: why a policy of this family cannot be attached to, if so.
     """
 
     name: ClassVar[str]
     shares: ClassVar[str] = ""
     seam: ClassVar[type[Seam]]
+    home: ClassVar[str] = "LeRobot"
     refusal: ClassVar[str] = ""
 
     def owns(self, policy: Any) -> bool:

@@ -67,6 +67,7 @@ def verify(
         distinct: candidates that are all equal are a problem (not so at temperature 0).
         precision: the coarsest type the policy computes in; default that of the noise.
     """
+    candidates = candidates.detach()  # a policy may be asked with gradients on
     batch, k = candidates.shape[:2]
     # Two neighbours, because with rows in the wrong order (B after B instead of K after K) the first and the last are right by
     # chance for many B and K.

@@ -31,15 +31,13 @@ class Processes:
     def __call__(self, settings: Settings, shards: Sequence[Shard]) -> Iterator[ShardResult]:
         waiting, suspects, deaths = deque(shards), deque[Shard](), Counter[Shard]()
         while waiting or suspects:
-            # A shard that was under way when a worker died runs alone, the others together.
-            alone = bool(suspects)
-            queue = deque([suspects.popleft()]) if alone else waiting
+            # Shards that were under way when a worker died run one after the other, the others together.
             try:
-                yield from _run(1 if alone else self.workers, settings, queue)
+                yield from _run(1 if suspects else self.workers, settings, suspects or waiting)
             except _Died as died:
                 log.warning("a worker died; %d shards are tried again", len(died.under_way))
                 for shard in died.under_way:
-                    deaths[shard] += alone
+                    deaths[shard] += len(died.under_way) == 1
                     if deaths[shard] >= TRIES:
                         yield given_up(settings, shard, f"its worker process died {TRIES} times")
                     else:

@@ -48,6 +48,7 @@ class EncodeSampleAdapter(Adapter):
     name = "encode/sample"
     shares = "everything that encode returns"
     seam = EncodeSampleSeam
+    home = "anybody"
 
     def owns(self, policy: Any) -> bool:
         encode, sample = getattr(policy, "encode", None), getattr(policy, "sample", None)
