@@ -11,8 +11,9 @@ LEROBOT = "0.6.1"
 
 def tables() -> str:
     """The policies that KeyStone is attached to, then those it refuses."""
-    supported = [adapter for adapter in ADAPTERS.values() if not adapter.refusal]
-    refused = [adapter for adapter in ADAPTERS.values() if adapter.refusal]
+    lerobot = [adapter for adapter in ADAPTERS.values() if adapter.home == "LeRobot"]
+    supported = [adapter for adapter in lerobot if not adapter.refusal]
+    refused = [adapter for adapter in lerobot if adapter.refusal]
     lines = ["| policy type | policy | what the K candidates share | LeRobot | on a GPU |", "|---|---|---|---|---|"]
     lines += [f"| `{a.name}` | {title(a)} | {a.shares} | {LEROBOT} | no |" for a in supported]
     lines += ["", "Refused, with the reason that the error gives:", "", "| policy type | reason |", "|---|---|"]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import keystone
 from keystone.cli import main
+from keystone.report.film import BANNER
 
 COMMAND = Path(sys.executable).with_name("keystone")
 
@@ -18,7 +24,7 @@ COMMAND = Path(sys.executable).with_name("keystone")
 def run(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "100", **environment}
     return subprocess.run(
-        [COMMAND, *map(str, args)], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [COMMAND, *map(str, args)], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -33,40 +39,58 @@ def hidden(folder: Path, package: str) -> str:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
     out = tmp_path_factory.mktemp("demo") / "new" / "folder"
-    return run("demo", "--out", out), out
+    return run("demo", "--out", out, "--episodes", 2, "--workers", 1), out / "demo"
 
 
-def test_it_says_what_was_chosen_and_what_the_mean_would_do(
-    demo: tuple[subprocess.CompletedProcess[str], Path],
-) -> None:
-    result, _ = demo
+def test_it_compares_both_arms(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    result, folder = demo
     assert result.returncode == 0, result.stderr
-    two, one = (
-        next(line for line in result.stdout.splitlines() if start in line) for start in ("two minds", "one mind")
+    first, many = json.loads((folder / "summary.json").read_text())
+    assert (first["arm"], many["arm"]) == ("first", "keystone:k=16")
+    assert first["episodes"] == many["episodes"] == many["paired"] == 12
+    assert f"{100 * many['rate']:.1f} [" in result.stdout
+    assert str(folder / "index.html") in result.stdout.replace("\n", "")
+
+
+def test_the_page_holds_everything_in_itself(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    page = (demo[1] / "index.html").read_text()
+    assert "keystone:k=16" in page
+    assert "data:image/png;base64" in page  # the candidates of one round
+    assert "data:image/gif;base64" in page  # the episode
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+
+
+def test_the_pictures_show_something(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    with Image.open(demo[1] / "episode.gif") as film:
+        assert film.n_frames > 5
+        assert film.size == (512, 256 + BANNER)
+        first = np.asarray(film.convert("RGB"), float)
+        film.seek(film.n_frames - 1)
+        assert np.abs(np.asarray(film.convert("RGB"), float) - first).mean() > 1.0  # the arm moved
+    with Image.open(demo[1] / "round.png") as figure:
+        assert len(set(figure.convert("RGB").resize((60, 30)).get_flattened_data())) > 20
+
+
+def test_run_again_it_has_nothing_to_roll_out(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    before = (demo[1] / "summary.json").read_text()
+    again = run("demo", "--out", demo[1].parent, "--episodes", 2, "--workers", 1)
+    assert again.returncode == 0, again.stderr
+    assert (demo[1] / "summary.json").read_text() == before  # latency and all: nothing was measured anew
+
+
+def test_without_a_gl_it_says_so_and_goes_on(
+    demo: tuple[subprocess.CompletedProcess[str], Path], tmp_path: Path
+) -> None:
+    shutil.copytree(demo[1], tmp_path / "demo")
+    (tmp_path / "demo" / "episode.gif").unlink()
+    result = run(
+        "demo", "--out", tmp_path, "--episodes", 2, "--workers", 1, MUJOCO_GL="osmesa", PYOPENGL_PLATFORM="none"
     )
-    assert "keystone" in two
-    assert "69%" in two  # eleven of sixteen
-    assert "clears by" in two
-    assert "hits by" in two
-    assert "100%" in one
-    assert "hits by" not in one
-
-
-def test_it_writes_the_figure_twice(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    result, out = demo
-    png, svg = (out / "demo.png").read_bytes(), (out / "demo.svg").read_text()
-    assert png.startswith(b"\x89PNG")
-    assert 20_000 < len(png) < 150_000  # not blank, and small enough for a README
-    assert svg.rstrip().endswith("</svg>")
-    assert sorted(path.name for path in out.iterdir()) == ["demo.png", "demo.svg"]
-    assert str(out / "demo.png") in result.stdout.replace("\n", "")
-
-
-def test_the_same_figure_every_time(demo: tuple[subprocess.CompletedProcess[str], Path], tmp_path: Path) -> None:
-    _, out = demo
-    assert main(["demo", "--out", str(tmp_path)]) == 0
-    for name in ("demo.png", "demo.svg"):
-        assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
+    assert result.returncode == 0, result.stderr
+    assert "no images can be rendered here" in result.stdout
+    page = (tmp_path / "demo" / "index.html").read_text()
+    assert "no images can be rendered here" in page
+    assert "data:image/gif" not in page
 
 
 def refused(result: subprocess.CompletedProcess[str]) -> str:
@@ -87,13 +111,15 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "taken").write_text("")
     assert main(["demo", "--out", str(tmp_path / "taken" / "below")]) == 2
-    assert "cannot write to --out" in capsys.readouterr().err
+    assert "cannot work in" in capsys.readouterr().err
 
 
-def test_without_matplotlib_it_names_the_extra_and_writes_nothing(tmp_path: Path) -> None:
-    path = hidden(tmp_path, "matplotlib")
-    reason = refused(run("demo", "--out", tmp_path / "out", PYTHONPATH=path))
-    assert reason == 'keystone: figures need matplotlib: pip install "keystone-robotics[plot]"'
+@pytest.mark.parametrize("package", ["metaworld", "gymnasium"])
+def test_without_a_package_it_names_the_extra_and_writes_nothing(package: str, tmp_path: Path) -> None:
+    result = run("demo", "--out", tmp_path / "out", PYTHONPATH=hidden(tmp_path, package))
+    assert result.returncode == 2
+    assert result.stderr.startswith("keystone: ")
+    assert result.stderr.endswith('pip install "keystone-robotics[eval]"\n')
     assert not (tmp_path / "out").exists()
 
 

@@ -29,7 +29,7 @@ from keystone.sample.widen import widen
 from tiny import POLICIES
 from tiny.common import seeded
 
-NAMES = [name for name, adapter in ADAPTERS.items() if not adapter.refusal]
+NAMES = [name for name, adapter in ADAPTERS.items() if not adapter.refusal and adapter.home == "LeRobot"]
 PACKED = ["pi0", "pi05", "smolvla"]
 RTC = ["pi0", "pi05", "smolvla", "groot", "evo1", "molmoact2"]
 WRITES_IN_PLACE = {"eo1", "wall_x"}

@@ -104,7 +104,10 @@ def roll_out(
             _begin(episode, agent.history)
             if on_step:
                 on_step(episode)
-    _measure_latency(agent, handle, [episode for episode in fresh if not episode.over], task)
+    begun = [episode for episode in fresh if not episode.over]
+    if begun and not handle.session.checked:
+        _check(agent, handle, begun, task)
+    _measure_latency(agent, handle, begun, task)
     handle.forget()
     while running := [episode for episode in episodes if not episode.over]:
         planned = _plan(agent, handle, running, task)
@@ -121,6 +124,18 @@ def _begin(episode: Episode, history: int) -> None:
     episode.history = deque([observation], maxlen=history)
     state = info.get("initial_state")
     episode.initial_state = fingerprint(observation if state is None else state)
+
+
+def _check(agent: Agent, handle: Handle, episodes: Sequence[Episode], task: str) -> None:
+    """One round that nobody executes, for the self-check: of all episodes, because rows that get mixed up take several."""
+    try:
+        with handle.seeded([episode.noise_seed(0) for episode in episodes]):
+            agent.plan([episode.history for episode in episodes], [task] * len(episodes))
+    except Exception as error:  # that of an episode will come again
+        if _set_up_is_wrong(error):
+            raise
+    finally:
+        handle.forget()
 
 
 def _measure_latency(agent: Agent, handle: Handle, episodes: Sequence[Episode], task: str) -> None:

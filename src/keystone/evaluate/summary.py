@@ -54,21 +54,16 @@ class ArmSummary:
 def summarise(rows: Sequence[EpisodeRow], arms: Sequence[str]) -> list[ArmSummary]:
     """One summary for each arm that has episodes; the first arm is what the others are compared with."""
     by_arm = {arm: [row for row in rows if row.arm == arm] for arm in arms}
-    baseline = _by_state(by_arm[arms[0]])
-    return [_summary(arm, mine, baseline if arm != arms[0] else {}) for arm, mine in by_arm.items() if mine]
+    baseline = _States(by_arm[arms[0]])
+    return [_summary(arm, mine, None if arm == arms[0] else baseline) for arm, mine in by_arm.items() if mine]
 
 
-def _summary(arm: str, rows: Sequence[EpisodeRow], baseline: dict[tuple[str, str], float]) -> ArmSummary:
+def _summary(arm: str, rows: Sequence[EpisodeRow], baseline: _States | None) -> ArmSummary:
     successes = sum(row.success for row in rows)
     repeats = sorted({row.repeat for row in rows})
     rates = [np.mean([row.success for row in rows if row.repeat == repeat]) for repeat in repeats]
     tasks = sorted({row.task for row in rows})
-    mine = _by_state(rows)
-    shared = [key for key in mine if key in baseline]
-    differences = [np.array([mine[key] - baseline[key] for key in shared if key[0] == task]) for task in tasks]
-    mean, low, high = (
-        paired_bootstrap([values for values in differences if len(values)]) if shared else (None, None, None)
-    )
+    mean, low, high, paired = _difference_to(baseline, _States(rows), tasks)
     latencies = [row.latency_ms for row in rows if row.latency_ms is not None]
     consensus = [row.consensus for row in rows if row.consensus is not None]
     return ArmSummary(
@@ -79,7 +74,7 @@ def _summary(arm: str, rows: Sequence[EpisodeRow], baseline: dict[tuple[str, str
         repeats_std=float(np.std(rates, ddof=1)) if len(rates) > 1 else None,
         difference=mean,
         difference_interval=None if low is None or high is None else (low, high),
-        paired=len(shared),
+        paired=paired,
         latency_ms=float(np.median(latencies)) if latencies else None,
         consensus=float(np.mean(consensus)) if consensus else None,
         errors=sum(row.error is not None for row in rows),
@@ -87,13 +82,34 @@ def _summary(arm: str, rows: Sequence[EpisodeRow], baseline: dict[tuple[str, str
     )
 
 
-def _by_state(rows: Sequence[EpisodeRow]) -> dict[tuple[str, str], float]:
-    """Mean success over the repeats of each initial state, by task and hash."""
-    outcomes: dict[tuple[str, str], list[bool]] = {}
-    for row in rows:
-        if row.initial_state:
-            outcomes.setdefault((row.task, row.initial_state), []).append(row.success)
-    return {key: float(np.mean(values)) for key, values in outcomes.items()}
+def _difference_to(
+    baseline: _States | None, mine: _States, tasks: Sequence[str]
+) -> tuple[float | None, float | None, float | None, int]:
+    """Mean difference, its interval, and over how many initial states."""
+    shared = mine.shared(baseline) if baseline is not None else []
+    if baseline is None or not shared:
+        return None, None, None, 0
+    differences = [np.array([mine[key] - baseline[key] for key in shared if key[0] == task]) for task in tasks]
+    return *paired_bootstrap([values for values in differences if len(values)]), len(shared)
+
+
+class _States(dict[tuple[str, int], float]):
+    """Mean success over the repeats of each initial state, by task and episode.
+
+    An episode whose worker died has no hash: it did not succeed, and must not drop out of the difference.
+    """
+
+    def __init__(self, rows: Sequence[EpisodeRow]) -> None:
+        outcomes: dict[tuple[str, int], list[bool]] = {}
+        self.hashes: dict[tuple[str, int], set[str]] = {}
+        for row in rows:
+            outcomes.setdefault((row.task, row.episode), []).append(row.success)
+            self.hashes.setdefault((row.task, row.episode), set()).update({row.initial_state} - {""})
+        super().__init__({key: float(np.mean(values)) for key, values in outcomes.items()})
+
+    def shared(self, other: _States) -> list[tuple[str, int]]:
+        """The states that both have, and that no hash tells apart."""
+        return [key for key in self if key in other and len(self.hashes[key] | other.hashes[key]) <= 1]
 
 
 def lines(summaries: Sequence[ArmSummary]) -> list[list[str]]:
@@ -127,9 +143,9 @@ def as_table(summaries: Sequence[ArmSummary]) -> Table:
     from rich.table import Table
 
     heading, *rows = lines(summaries)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))  # two arms fit into 80 columns
     for number, name in enumerate(heading):
-        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=number > 0)
+        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=number > 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -58,6 +59,12 @@ class RayCluster:
                 for reference in running:
                     ray.cancel(reference, force=True)
 
+    def _knock(self) -> None:
+        """Whether anybody answers at an address; Ray itself would try for minutes."""
+        host, colon, port = self.address.rpartition("://")[2].rpartition(":")
+        if colon and port.isdigit():
+            socket.create_connection((host, int(port)), timeout=10.0).close()
+
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Any]:
         try:
@@ -74,8 +81,9 @@ class RayCluster:
         if self.address == "local":
             options |= {"num_cpus": self.workers or os.cpu_count(), "include_dashboard": False}
         try:
+            self._knock()
             ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise KeystoneError(f"no Ray cluster at {self.address!r}: {error}") from error
         try:
             yield ray

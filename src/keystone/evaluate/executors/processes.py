@@ -34,7 +34,7 @@ class Processes:
             # Shards that were under way when a worker died run one after the other, the others together.
             try:
                 yield from _run(1 if suspects else self.workers, settings, suspects or waiting)
-            except _Died as died:
+            except _Died as died:  # noqa: PERF203 (that is what the loop is for)
                 log.warning("a worker died; %d shards are tried again", len(died.under_way))
                 for shard in died.under_way:
                     deaths[shard] += len(died.under_way) == 1

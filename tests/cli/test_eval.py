@@ -1,0 +1,157 @@
+"""`keystone eval`, run as a user runs it."""
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from keystone.cli import main
+from keystone.evaluate.store import FILE
+from toy import save_random_flow, table
+
+KEYSTONE = Path(sys.executable).with_name("keystone")
+
+pytestmark = pytest.mark.xdist_group("commands")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    folder = save_random_flow(tmp_path_factory.mktemp("policies") / "metaworld", 89, 4)
+    (folder / "training.json").write_text(json.dumps({"tasks": ["reach-v3", "push-v3"]}))
+    return folder
+
+
+@pytest.fixture
+def config(policy, tmp_path):
+    path = tmp_path / "eval.yaml"
+    path.write_text(
+        f"policy: {policy}\nenv: metaworld\ntasks: [reach-v3]\nepisodes: 3\nmax_steps: 6\n"
+        "arms:\n- first\n- {rule: keystone, k: 4}\n"
+    )
+    return path
+
+
+def stored(folder):
+    """Episodes so far, also while the store is being made."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{folder / FILE}?mode=ro", uri=True)) as database:
+            return database.execute("SELECT COUNT(*) FROM episodes").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+
+
+def eval_(*args):
+    return main(["eval", *map(str, args)])
+
+
+def test_a_file_in_a_process_of_its_own(config, tmp_path):
+    command = [KEYSTONE, "eval", config, "--out", tmp_path / "run"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "keystone:k=4" in result.stdout
+    assert "6 episodes rolled out" in result.stdout
+    assert len(table(tmp_path / "run")) == 6
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert [one["arm"] for one in summary] == ["first", "keystone:k=4"]
+    assert [one["episodes"] for one in summary] == [3, 3]
+    assert (tmp_path / "run" / "summary.md").read_text().startswith("| arm | n | success, %")
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert settings["arms"] == ["first", "keystone:k=4"]
+    assert {"keystone", "torch", "mujoco", "metaworld"} <= settings["versions"].keys()
+
+
+def test_flags_say_what_the_file_says(config, policy, tmp_path, capsys):
+    assert eval_(config, "--out", tmp_path / "file") == 0
+    flags = [
+        "--policy", policy, "--env", "metaworld", "--tasks", "reach-v3", "--episodes", "3", "--max-steps", "6",
+        "--arm", "first", "--arm", "keystone:k=4", "--out", tmp_path / "flags",
+    ]  # fmt: skip
+    assert eval_(*flags) == 0
+    assert table(tmp_path / "file") == table(tmp_path / "flags")
+    capsys.readouterr()
+    assert eval_(*flags) == 0
+    assert "0 episodes rolled out" in capsys.readouterr().out
+
+
+def test_flags_go_before_the_file(config, tmp_path):
+    flags = ["--episodes", "2", "--arm", "medoid:k=3", "--keep-rounds", "--tasks", "push-v3", "--repeats", "2"]
+    assert eval_(config, *flags, "--out", tmp_path / "run") == 0
+    rows = table(tmp_path / "run")
+    assert {(row.arm, row.task, row.repeat, row.episode) for row in rows} == {
+        ("medoid:k=3", "push-v3", repeat, episode) for repeat in range(2) for episode in range(2)
+    }
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert (settings["max_steps"], settings["keep_rounds"]) == (6, True)
+
+
+def test_without_tasks_it_does_what_the_policy_was_trained_on(policy, tmp_path):
+    flags = ["--policy", policy, "--env", "metaworld", "--episodes", "1", "--max-steps", "3", "--arm", "first"]
+    assert eval_(*flags, "--out", tmp_path / "run") == 0
+    assert [row.task for row in table(tmp_path / "run")] == ["push-v3", "reach-v3"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--tasks", "reach-v4"], "metaworld has no task 'reach-v4': did you mean 'reach-v3'"),
+        (["--tasks", "door-open-v3"], "was not trained on 'door-open-v3'"),
+        (["--arm", "mediod:k=4"], "did you mean 'medoid'"),
+        (["--arm", "keystone:tua=1"], "did you mean 'tau'"),
+        (["--arm", "first", "--arm", "first:k=1"], "arm 'first' was given twice"),
+        (["--arm", "first:execute=99"], "execute=99: this policy plans 6 steps"),
+        (["--policy", "no-such-policy"], "there is no policy 'no-such-policy'"),
+        (["--env", "metawurld"], "unknown environment 'metawurld': did you mean 'metaworld'"),
+        (["--env", "pusht", "--tasks", "reach-v3"], "has no task 'reach-v3'"),
+        (["--episodes", "0"], "episodes=0"),
+        (["--workers", "0"], "--workers 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_made(config, tmp_path, capsys, flags, says):
+    assert eval_(config, *flags, "--out", tmp_path / "run") == 2
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert printed.err.startswith("keystone: ")
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_missing_is_said(tmp_path, capsys):
+    assert eval_("--out", tmp_path / "run") == 2
+    assert "policy=None: expected a name, --policy" in capsys.readouterr().err
+    assert eval_(tmp_path / "no.yaml") == 2
+    assert "there is no file" in capsys.readouterr().err
+
+
+def test_a_damaged_store_is_one_line(config, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / FILE).write_bytes(b"nothing of ours" * 100)
+    assert eval_(config, "--out", tmp_path / "run") == 2
+    error = capsys.readouterr().err
+    assert "is damaged or no store" in error
+    assert error.count("\n") == 1
+
+
+def test_ctrl_c_says_how_to_go_on(config, tmp_path):
+    """As a terminal sends it: to the command and to its workers."""
+    flags = ["--episodes", "400", "--shard", "2", "--max-steps", "60", "--workers", "2", "--out", tmp_path / "run"]
+    command = [KEYSTONE, "eval", config, *flags]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and not stored(tmp_path / "run"):
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert f"interrupted; what was done is stored in {tmp_path / 'run'}, and the same command goes on" in error
+    assert "Traceback" not in error
+    assert table(tmp_path / "run")

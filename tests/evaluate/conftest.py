@@ -1,0 +1,25 @@
+"""Small policies, and a folder of its own for each test's toy benchmark."""
+
+import pytest
+
+from keystone.environments import BENCHMARKS
+from toy import save_random_flow, toy_settings
+
+
+@pytest.fixture(scope="session")
+def toy_policy(tmp_path_factory):
+    return save_random_flow(tmp_path_factory.mktemp("policies") / "toy")
+
+
+@pytest.fixture(scope="session")
+def metaworld_policy(tmp_path_factory):
+    return save_random_flow(tmp_path_factory.mktemp("policies") / "metaworld", 89, 4)
+
+
+@pytest.fixture
+def toy(toy_policy, tmp_path):
+    """Makes settings of an evaluation in the toy benchmark."""
+    known = set(BENCHMARKS)
+    yield lambda *args, **given: toy_settings(toy_policy, tmp_path, *args, **given)
+    for name in set(BENCHMARKS) - known:
+        del BENCHMARKS[name]

@@ -1,0 +1,85 @@
+"""This process, worker processes: the same rows, and workers may die."""
+
+import signal
+import time
+
+import psutil
+import pytest
+
+from keystone.errors import KeystoneError
+from keystone.evaluate.executors import in_process
+from keystone.evaluate.executors.processes import Processes
+from keystone.evaluate.run import evaluate
+from keystone.evaluate.settings import settings_from
+from toy import numbers, table
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+
+def workers():
+    """Processes of a pool, without the one that tracks what they share."""
+    return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+
+
+def test_two_processes_give_the_same_rows(metaworld_policy, tmp_path):
+    settings = settings_from(
+        {
+            "policy": str(metaworld_policy), "env": "metaworld", "tasks": ["reach-v3"], "episodes": 4, "shard": 2,
+            "max_steps": 8, "arms": ["first", "keystone:k=8", "coherent:k=8"], "repeats": 2,
+        }
+    )  # fmt: skip
+    one = evaluate(settings, tmp_path / "one", in_process)
+    two = evaluate(settings, tmp_path / "two", Processes(2))
+    assert table(tmp_path / "one") == table(tmp_path / "two")
+    assert numbers(one.summaries) == numbers(two.summaries)
+    assert (one.new, two.new) == (24, 24)
+    assert not workers()
+
+
+def test_a_worker_that_dies_once_changes_nothing(toy, tmp_path, caplog):
+    """Nor does it for the shard beside it, which is tried again too."""
+    settings = toy("dies-once", arms=["first"], shard=2, episodes=4)
+    report = evaluate(settings, tmp_path / "run", Processes(2))
+    assert (tmp_path / "died").exists()
+    assert "a worker died" in caplog.text
+    assert (report.new, report.summaries[0].errors) == (4, 0)
+    evaluate(settings, tmp_path / "expected")  # the marker is there: nothing dies
+    assert table(tmp_path / "run") == table(tmp_path / "expected")
+
+
+def test_a_shard_that_always_kills_its_worker_is_counted(toy, tmp_path):
+    settings = toy("dies-always", arms=["first"], shard=1, episodes=2)
+    order = settings.shards()[::-1]
+    results = list(Processes(1)(settings, order))
+    assert len(results) == 2
+    wrong = next(result for result in results if result.shard.first == 1).episodes[0]
+    assert (wrong.error, wrong.success) == ("its worker process died 3 times", False)
+    assert (wrong.initial_seed, wrong.noise_seed) == (1, settings.noise_seed(0, "dies-always", 1, 0))
+    fine = next(result for result in results if result.shard.first == 0).episodes[0]
+    assert fine.error is None
+    assert fine.steps > 0
+    assert not workers()
+
+
+def test_workers_that_are_interrupted_or_die_between_shards(toy):
+    settings = toy("slow", arms=["first"], shard=1, episodes=4)
+    results = Processes(1)(settings, settings.shards())
+    numbers = [next(results).shard.first]
+    for process in workers():  # Ctrl-C reaches everyone in the terminal; the parent alone decides what happens
+        process.send_signal(signal.SIGINT)
+    numbers.append(next(results).shard.first)
+    for process in workers():
+        process.kill()
+    time.sleep(0.5)  # until the pool has noticed: the next shard must not be lost with it
+    numbers.append(next(results).shard.first)
+    assert numbers == [0, 1, 2]
+    assert workers()
+    results.close()
+    assert not workers()
+
+
+def test_a_set_up_that_is_wrong_is_said_by_the_worker(toy, tmp_path):
+    with pytest.raises(KeystoneError, match="takes observations of 3 numbers"):
+        evaluate(toy("wide", arms=["first"]), tmp_path / "run", Processes(1))
+    assert table(tmp_path / "run") == []
+    assert not workers()

@@ -1,0 +1,86 @@
+"""``kill -9`` at random moments: the same command goes on, and ends with the table of a run that nobody disturbed."""
+
+import contextlib
+import json
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from keystone.evaluate.run import evaluate
+from keystone.evaluate.settings import read_yaml, settings_from
+from keystone.evaluate.store import FILE
+from toy import table
+
+KEYSTONE = Path(sys.executable).with_name("keystone")
+SHARDS, EPISODES = 12, 36
+
+pytestmark = pytest.mark.xdist_group("kill")
+
+
+@pytest.fixture(scope="module")
+def config(metaworld_policy, tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "eval.yaml"
+    path.write_text(
+        f"policy: {metaworld_policy}\nenv: metaworld\ntasks: [reach-v3, push-v3]\narms: [first, 'keystone:k=8']\n"
+        "episodes: 9\nshard: 3\nmax_steps: 60\nexecute: 2\nkeep_rounds: true\n"
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    evaluate(settings_from(read_yaml(config)), folder)
+    return folder
+
+
+def stored_shards(folder):
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{folder / FILE}?mode=ro", uri=True)) as database:
+            return database.execute("SELECT COUNT(*) FROM shards").fetchone()[0]
+    except sqlite3.OperationalError:  # not there yet
+        return 0
+
+
+def summary(folder):
+    return [{**one, "latency_ms": None} for one in json.loads((folder / "summary.json").read_text())]
+
+
+def kept_rounds(folder):
+    with contextlib.closing(sqlite3.connect(folder / FILE)) as database:
+        return database.execute("SELECT * FROM rounds ORDER BY arm, task, repeat, episode, round").fetchall()
+
+
+@pytest.mark.parametrize(("flags", "kills"), [((), 3), (("--workers", "2"), 1)])
+def test_killed_again_and_again(config, undisturbed, tmp_path, flags, kills):
+    command = [KEYSTONE, "eval", config, "--out", tmp_path / "run", *flags]
+    moments = random.Random(7)
+    killed = 0
+    for _ in range(kills):
+        before = stored_shards(tmp_path / "run")
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            until = time.monotonic() + 120
+            while process.poll() is None and stored_shards(tmp_path / "run") <= before and time.monotonic() < until:
+                time.sleep(0.01)
+            time.sleep(moments.uniform(0, 0.25))
+            family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+            process.send_signal(signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL, "it was done before it could be killed"
+        killed += stored_shards(tmp_path / "run") < SHARDS
+        _, alive = psutil.wait_procs(family, timeout=15)
+        assert not alive, "workers outlive the command"
+    assert killed == kills
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "keystone:k=8" in result.stdout
+    assert len(table(tmp_path / "run")) == EPISODES
+    assert table(tmp_path / "run") == table(undisturbed)
+    assert kept_rounds(tmp_path / "run") == kept_rounds(undisturbed)
+    assert summary(tmp_path / "run") == summary(undisturbed)

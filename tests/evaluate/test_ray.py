@@ -1,0 +1,77 @@
+"""Ray itself: the same rows, and workers may die."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import toy as toy_package
+from keystone.errors import KeystoneError
+from keystone.evaluate.executors.cluster import RayCluster
+from keystone.evaluate.run import evaluate
+from toy import table
+
+ray = pytest.importorskip("ray")
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workers_know_the_toy():
+    """Ray's workers import as their cluster does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(toy_package.__file__).parents[1]), prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(workers_know_the_toy):
+    """One that is running already, as a user's would be."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100_000_000},
+    )
+    yield cluster.address
+    cluster.shutdown()
+
+
+def test_the_same_rows_also_when_a_worker_dies_once(cluster, toy, tmp_path):
+    settings = toy(["reach", "dies-once"], arms=["first", "coherent:k=4"], episodes=4, shard=2)
+    report = evaluate(settings, tmp_path / "ray", RayCluster(cluster, workers=2))
+    assert (tmp_path / "died").exists()
+    assert (report.new, [summary.errors for summary in report.summaries]) == (16, [0, 0])
+    assert not ray.is_initialized()
+    evaluate(settings, tmp_path / "here")
+    assert table(tmp_path / "ray") == table(tmp_path / "here")
+
+
+def test_a_shard_that_always_kills_its_worker_is_counted(cluster, toy, tmp_path):
+    settings = toy("dies-always", arms=["first"], shard=1, episodes=3)
+    evaluate(settings, tmp_path / "run", RayCluster(cluster, workers=1))
+    rows = table(tmp_path / "run")
+    assert [row.error for row in rows] == [None, "its Ray worker died 3 times", None]
+
+
+def test_a_set_up_that_is_wrong_is_said_by_the_worker(cluster, toy, tmp_path):
+    with pytest.raises(KeystoneError, match="takes observations of 3 numbers"):
+        evaluate(toy("wide", arms=["first"]), tmp_path / "run", RayCluster(cluster, workers=1))
+    assert table(tmp_path / "run") == []
+    assert not ray.is_initialized()
+
+
+def test_a_gpu_that_no_machine_of_the_cluster_has(cluster, toy, tmp_path):
+    with pytest.raises(KeystoneError, match="--gpus 1000: the Ray cluster has"):
+        evaluate(toy(), tmp_path / "run", RayCluster(cluster, gpus=1000.0))
+
+
+def test_a_cluster_that_is_not_there(toy, tmp_path):
+    with pytest.raises(KeystoneError, match=r"no Ray cluster at '127\.0\.0\.1:1'"):
+        evaluate(toy(), tmp_path / "run", RayCluster("127.0.0.1:1"))
+
+
+def test_a_cluster_of_this_machine(toy, tmp_path):
+    settings = toy(arms=["first"], episodes=2)
+    assert evaluate(settings, tmp_path / "run", RayCluster("local", workers=1)).new == 2
+    assert not ray.is_initialized()

@@ -1,0 +1,288 @@
+"""Episodes in lockstep: what one does wrong is its own affair, and nothing that is not a number is executed."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+import keystone
+from keystone.errors import KeystoneError
+from keystone.evaluate import worker as worker_module
+from keystone.evaluate.arms import Arm
+from keystone.evaluate.rollout import Episode, fingerprint, roll_out
+from keystone.evaluate.run import evaluate
+from keystone.evaluate.settings import Shard
+from keystone.evaluate.store import Store
+from keystone.evaluate.worker import Worker
+from keystone.policies import load_agent
+from keystone.policies.flow import FlowPolicy
+from keystone.policies.flow_agent import FlowAgent
+from toy import PointEnv, save_random_flow, table
+
+
+def run_arm(settings, arm, count=4):
+    return Worker(settings).run(Shard(Arm.parse(arm), settings.tasks[0], 0, 0, count)).episodes
+
+
+def without_latency(episodes):
+    return [(one.episode, one.initial_state, one.success, one.steps, one.rounds, one.consensus) for one in episodes]
+
+
+@pytest.mark.parametrize("arm", ["first", "keystone:k=4", "coherent:k=4"])
+@pytest.mark.parametrize(
+    ("task", "says", "steps"),
+    [
+        ("step-fails", "RuntimeError: the gripper is stuck", 2),
+        ("reset-fails", "RuntimeError: the table is gone", 0),
+        ("nan", "NoValidCandidate", 3),
+    ],
+)
+def test_an_error_ends_one_episode(toy, monkeypatch, task, says, steps, arm):
+    results = run_arm(toy(task), arm)
+    wrong = results[1]
+    assert says in wrong.error
+    assert "Traceback (most recent call last)" in wrong.error
+    assert (wrong.success, wrong.steps) == (False, steps)
+    assert (wrong.latency_ms is None) == (task == "reset-fails")
+    fine = [one for one in results if one.episode != 1]
+    assert all(one.error is None and one.steps > 0 for one in fine)
+    if arm != "coherent:k=4":  # which forgets the previous chunk when a batch falls apart
+        monkeypatch.setattr("toy.WRONG", None)
+        expected = [one for one in run_arm(toy(task), arm) if one.episode != 1]
+        assert [row[:4] for row in without_latency(fine)] == [row[:4] for row in without_latency(expected)]
+
+
+class Picky(FlowAgent):
+    """Wants nothing to do with states whose third number (the time) is `moment`, in episodes that start right of `edge`."""
+
+    edge, kind = 0.0, "raise"
+
+    def plan(self, histories, tasks):
+        chunks = super().plan(histories, tasks)
+        for row, history in enumerate(histories):
+            late = history[-1]["environment_state"][2] > 0.25
+            if late and history[-1]["agent_pos"][0] > self.edge:
+                if self.kind == "raise":
+                    raise ValueError("this state is not for me")
+                chunks[row, 1] = np.nan
+        return chunks
+
+
+@pytest.mark.parametrize("kind", ["raise", "nan"])
+@pytest.mark.parametrize("arm", ["first", "keystone:k=4"])
+def test_a_policy_that_fails_for_some_rows(toy, monkeypatch, kind, arm):
+    def load(name, device=None):
+        agent = Picky(load_agent(name).policy)
+        agent.kind = kind
+        return agent
+
+    monkeypatch.setattr(worker_module, "load_agent", load)
+    results = run_arm(toy("reach", keep_rounds=True), arm, count=8)
+    wrong = [one for one in results if one.error]
+    assert wrong
+    assert any(one.steps > 3 and not one.error for one in results)
+    for one in wrong:
+        assert ("this state is not for me" if kind == "raise" else "NonFiniteAction") in one.error
+        assert one.steps % 3 == (0 if kind == "raise" else 1)  # of the chunk with the NaN, what comes before it
+    for one in results:  # rounds are kept, also those in which each was asked for alone
+        assert [kept.number for kept in one.kept] == list(range(one.rounds))
+        assert sum(len(kept.actions) for kept in one.kept) == one.steps - (bool(one.error) and kind == "nan")
+
+
+def test_infinite_actions_are_not_executed(toy, monkeypatch):
+    def load(name, device=None):
+        agent = load_agent(name)
+        agent.policy.action_std.fill_(torch.inf)
+        return agent
+
+    monkeypatch.setattr(worker_module, "load_agent", load)
+    executed = []
+    monkeypatch.setattr(PointEnv, "step", lambda self, action: executed.append(action))
+    results = run_arm(toy(), "first")
+    assert all(one.error and one.steps == 0 for one in results)
+    assert not executed
+
+
+def test_actions_are_clipped_to_what_the_environment_takes(toy, monkeypatch):
+    def load(name, device=None):
+        agent = load_agent(name)
+        agent.policy.action_std.fill_(50.0)
+        return agent
+
+    monkeypatch.setattr(worker_module, "load_agent", load)
+    results = run_arm(toy(keep_rounds=True), "first")  # the environment asserts it
+    assert not any(one.error for one in results)
+    assert all(np.abs(kept.actions).max() == 1.0 for one in results for kept in one.kept)
+    assert all(np.abs(kept.candidates).max() > 1.0 for one in results for kept in one.kept)
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [("wide", "takes observations of 3 numbers, and the environment gives 4"), ("more-actions", r"shape \(2,\)")],
+)
+def test_a_policy_for_another_environment_ends_the_run(toy, tmp_path, task, says):
+    with pytest.raises(KeystoneError, match=says):
+        evaluate(toy(task), tmp_path / "run")
+    assert table(tmp_path / "run") == []
+
+
+class Cheat(FlowPolicy):
+    """Whose K-wide calls are not its single ones."""
+
+    def sample(self, context, noise):
+        return super().sample(context, noise) + len(noise)
+
+
+class Muddle(FlowPolicy):
+    """Which mixes up the rows of wide batches, but not those of a single observation."""
+
+    def sample(self, context, noise):
+        return super().sample(context, noise.roll(1, 0) if len(noise) > 4 else noise)
+
+
+@pytest.mark.parametrize("kind", [Cheat, Muddle])
+def test_a_failed_self_check_ends_the_run(toy, tmp_path, monkeypatch, kind):
+
+    def load(name, device=None):
+        agent = load_agent(name)
+        agent.policy.__class__ = kind
+        return agent
+
+    monkeypatch.setattr(worker_module, "load_agent", load)
+    with pytest.raises(KeystoneError, match="self-check failed"):
+        evaluate(toy(arms=["keystone:k=4"]), tmp_path / "run")
+    assert table(tmp_path / "run") == []
+
+
+def test_execute_decides_how_often_the_policy_is_asked(toy):
+    by_arm = {arm: run_arm(toy("reach", max_steps=6), arm) for arm in ("first", "first:execute=2", "first:execute=6")}
+    for arm, steps in (("first", 3), ("first:execute=2", 2), ("first:execute=6", 6)):
+        assert all(one.rounds == -(-one.steps // steps) for one in by_arm[arm]), arm
+    settings = toy("reach", max_steps=6, execute=2)
+    assert without_latency(run_arm(settings, "first")) == without_latency(by_arm["first:execute=2"])
+    assert without_latency(run_arm(settings, "first:execute=3")) == without_latency(by_arm["first"])
+
+
+def test_execute_beyond_the_plan_is_refused(toy, tmp_path):
+    with pytest.raises(KeystoneError, match="execute=7: this policy plans 6 steps"):
+        evaluate(toy(arms=["first", "first:execute=7"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_arm_leaves_nothing_to_the_next(toy):
+    settings = toy()
+    alone = run_arm(settings, "first")
+    worker = Worker(settings)
+    for text in ("coherent:k=4,execute=1", "keystone:k=4,temperature=0.1", "first"):
+        results = worker.run(Shard(Arm.parse(text), "reach", 0, 0, 4)).episodes
+    assert without_latency(results) == without_latency(alone)
+    assert keystone.attached(worker.agent.policy) is None
+
+
+def test_synthesised_chunks_are_marked(toy):
+    for text, made in (("mean:k=4", True), ("cluster-mean:k=4,tau=0", True), ("medoid:k=4", False)):
+        results = run_arm(toy(keep_rounds=True), text)
+        assert all(kept.synthesised == made for one in results for kept in one.kept), text
+
+
+def test_a_remembering_rule_compares_each_episode_with_its_own_past(toy, monkeypatch):
+    """Episodes end at different times; those that go on must not be compared with another's chunk."""
+    seen = []
+
+    def watched(self, drawn):
+        rule = original(self, drawn)
+        seen.append((drawn.seeds, None if rule.previous is None else np.asarray(rule.previous)))
+        return rule
+
+    original = keystone.Handle._with_previous
+    monkeypatch.setattr(keystone.Handle, "_with_previous", watched)
+    settings = toy(keep_rounds=True)
+    results = run_arm(settings, "coherent:k=8", count=16)
+    assert len({one.rounds for one in results}) > 1
+    chunks = {  # by the seed of the round that follows: what was planned from then on
+        settings.noise_seed(0, "reach", one.episode, kept.number + 1): kept.candidates[kept.index][3:]
+        for one in results
+        for kept in one.kept
+    }
+    rounds = [(seeds, previous) for seeds, previous in seen if previous is not None]
+    assert {len(seeds) for seeds, _ in rounds} - {1, 16}, "the batch never shrank"
+    for seeds, previous in rounds:
+        assert len(seeds) == len(previous)
+        for seed, mine in zip(seeds, previous):
+            if seed == settings.noise_seed(0, "reach", 0, 0):
+                continue  # the call that measures the latency, after the one that loads and checks
+            np.testing.assert_allclose(mine, chunks[seed], atol=1e-6)
+
+
+def test_a_remembering_rule_survives_a_batch_that_falls_apart(toy):
+    settings = toy("nan", keep_rounds=True)
+    results = run_arm(settings, "coherent:k=4", count=8)
+    assert [one.episode for one in results if one.error] == [1, 5]
+    assert all("NoValidCandidate" in one.error for one in results if one.error)
+
+
+def test_episodes_are_filmed_step_by_step(toy_policy):
+    agent = load_agent(str(toy_policy))
+    handle = Arm.parse("keystone:k=4").attach(agent.policy, check=True)
+    seen = []
+    episodes = [Episode(n, PointEnv("reach", "."), n, lambda number, n=n: 100 * n + number) for n in range(2)]
+    results = roll_out(agent, handle, episodes, "reach", 6, on_step=lambda episode: seen.append(episode.number))
+    assert [seen.count(n) for n in range(2)] == [one.steps + 1 for one in results]
+
+
+def test_no_latency_includes_the_first_call(toy, monkeypatch):
+    """The call that loads and checks is not measured, also where the first episode cannot be planned for."""
+    calls = []
+
+    class Counting(FlowAgent):
+        def plan(self, histories, tasks):
+            calls.append(len(histories))
+            if len(calls) == 2:
+                raise ValueError("not this one")
+            return super().plan(histories, tasks)
+
+    monkeypatch.setattr(worker_module, "load_agent", lambda name, device=None: Counting(load_agent(name).policy))
+    results = run_arm(toy(), "first")
+    assert results[0].latency_ms is None
+    assert [one.latency_ms is not None for one in results[1:]] == [True] * 3
+    # all for the check; the first, which fails; the second twice; the others; then all together
+    assert calls[:7] == [4, 1, 1, 1, 1, 1, 4]
+
+
+def test_the_hash_of_a_state():
+    state = {"a": np.array([0.1, -0.0]), "b": {"c": np.arange(3, dtype=np.uint8)}}
+    assert fingerprint(state) == fingerprint(
+        {"b": {"c": np.arange(3, dtype=np.uint8)}, "a": np.array([0.1 + 1e-9, 0.0])}
+    )
+    assert fingerprint(state) != fingerprint({"a": np.array([0.1, 1e-5]), "b": {"c": np.arange(3, dtype=np.uint8)}})
+    assert fingerprint(np.zeros((2, 3))) != fingerprint(np.zeros((3, 2)))
+
+
+def test_rounds_are_kept_only_if_asked_for(toy, tmp_path):
+    evaluate(toy(), tmp_path / "without")
+    evaluate(toy(keep_rounds=True), tmp_path / "with")
+    assert table(tmp_path / "without") == table(tmp_path / "with")
+    with Store(tmp_path / "without") as store:
+        assert store.rounds("first", "reach", 0, 0) == []
+    with Store(tmp_path / "with") as store:
+        assert len(store.rounds("first", "reach", 0, 0)) == store.episodes()[0].rounds
+
+
+def test_a_policy_that_changed_in_its_folder_is_loaded_again(toy, tmp_path):
+    """Nothing of one evaluation is left in the process for the next."""
+    policy = save_random_flow(tmp_path / "policy", seed=1)
+    settings = toy()
+    settings = type(settings)(**{**vars(settings), "policy": str(policy)})
+    evaluate(settings, tmp_path / "one")
+    save_random_flow(tmp_path / "policy", seed=2)
+    evaluate(settings, tmp_path / "two")
+    assert table(tmp_path / "one") != table(tmp_path / "two")
+    with pytest.raises(KeystoneError, match="policy was"):
+        evaluate(settings, tmp_path / "one")
+
+
+def test_warnings_name_the_episode(toy, caplog):
+    with caplog.at_level(logging.WARNING, "keystone"):
+        run_arm(toy("step-fails"), "first")
+    assert "episode 1: RuntimeError: the gripper is stuck" in caplog.text

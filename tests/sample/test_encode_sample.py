@@ -1,0 +1,162 @@
+"""The adapter for a policy of one's own."""
+
+import pytest
+import torch
+from torch import nn
+
+import keystone
+from keystone.errors import KeystoneError
+from keystone.sample.adapters import ADAPTERS
+from keystone.sample.noise import initial_noise
+
+ADAPTER = ADAPTERS["encode/sample"]
+SHAPE = (6, 2)
+
+
+class Own(nn.Module):
+    """Contexts are of the kind that `pack` makes."""
+
+    stochastic = False
+
+    def __init__(self, pack=lambda context: context, unpack=lambda context: context):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.pack, self.unpack = pack, unpack
+        self.encoded = 0
+
+    def forward(self, observation):
+        return self.sample(self.encode(observation), torch.randn(len(observation), *SHAPE))
+
+    def encode(self, observation):
+        self.encoded += 1
+        return self.pack(self.layer(observation))
+
+    def sample(self, context, noise):
+        return torch.tanh(self.unpack(context)[:, None] + noise)
+
+
+class Wandering(Own):
+    """Draws more noise on its way."""
+
+    stochastic = True
+
+    def sample(self, context, noise):
+        for _ in range(2):
+            noise = noise + 0.1 * torch.randn_like(noise)
+        return super().sample(context, noise)
+
+
+class Secretive(Wandering):
+    """And does not say so."""
+
+    stochastic = False
+
+
+CONTEXTS = {
+    "tensor": (lambda c: c, lambda c: c),
+    "tuple": (lambda c: (c, 2 * c), lambda c: c[1] - c[0]),
+    "dict": (lambda c: {"state": [c, None], "task": "reach"}, lambda c: c["state"][0]),
+}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def rounds_of(policy, observation, k, seeds):
+    rounds = []
+    handle = keystone.attach(policy, k=k, check="all")
+    handle.on_round = rounds.append
+    with torch.no_grad(), handle.seeded(seeds):
+        policy(observation)
+        policy.encoded = 0
+        policy(observation)
+    keystone.detach(policy)
+    return rounds
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_candidates_are_single_calls(name):
+    policy, observation, k, seeds = Own(*CONTEXTS[name]), torch.randn(3, 3), 4, [5, 6, 7]
+    candidates = rounds_of(policy, observation, k, seeds)[1].candidates
+    assert policy.encoded == 1
+    noise = initial_noise(seeds, k, SHAPE).unflatten(0, (3, k))
+    with torch.no_grad():
+        for j in range(k):
+            torch.testing.assert_close(candidates[:, j], policy.sample(policy.encode(observation), noise[:, j]))
+
+
+def test_a_stochastic_policy_is_seeded_all_the_way():
+    policy, observation = Wandering(), torch.randn(3, 3)
+    first, second = rounds_of(policy, observation, 4, [5, 6, 7])
+    torch.testing.assert_close(first.candidates, second.candidates, rtol=0, atol=0)
+    alone = rounds_of(policy, observation[1:2], 1, [6])[0].candidates
+    torch.testing.assert_close(alone[0, 0], first.candidates[1, 0])
+
+
+def test_a_stochastic_policy_that_does_not_say_so_is_found_out():
+    policy = Secretive()
+    handle = keystone.attach(policy, k=4)
+    with pytest.raises(KeystoneError, match="self-check failed"), handle.seeded([1]):
+        policy(torch.zeros(1, 3))
+
+
+def test_one_candidate_is_the_policy_itself_bit_for_bit():
+    policy, observation = Own(), torch.randn(3, 3)
+    torch.manual_seed(1)
+    expected = policy(observation)
+    keystone.attach(policy, k=1)
+    torch.manual_seed(1)
+    assert torch.equal(policy(observation), expected)
+
+
+def test_detaching_leaves_no_trace():
+    policy = Own()
+    before, kind = dict(vars(policy)), type(policy)
+    handle = keystone.attach(policy, k=4)
+    assert handle.adapter == "encode/sample"
+    assert isinstance(policy, Own)
+    policy(torch.randn(2, 3))
+    keystone.detach(policy)
+    assert type(policy) is kind
+    assert vars(policy).keys() == before.keys()
+    assert "sample" not in vars(policy)
+
+
+def with_sample(function):
+    return type("Other", (), {"encode": lambda self, observation: observation, "sample": function})()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        with_sample(lambda self, batch: batch),
+        with_sample(lambda self, noise, context: noise),
+        with_sample(lambda self, context, noise, steps=10: noise),
+        with_sample(lambda self, *args: args),
+        with_sample(lambda self, context, noise, **kwargs: noise),
+        with_sample("sample"),
+        type("NoEncode", (), {"sample": lambda self, context, noise: noise})(),
+        torch.distributions.Normal(0.0, 1.0),
+    ],
+)
+def test_others_are_left_alone(other):
+    assert not ADAPTER.owns(other)
+
+
+def test_an_object_that_is_no_module():
+    class Plain:
+        def encode(self, observation):
+            return observation
+
+        def sample(self, context, noise):
+            return context[:, None] + noise
+
+        def act(self, observation):
+            return self.sample(self.encode(observation), torch.randn(len(observation), 4, 2))
+
+    policy = Plain()
+    handle = keystone.attach(policy, k=8, seed=0)
+    assert policy.act(torch.zeros(2, 2)).shape == (2, 4, 2)
+    assert handle.stats["rounds"] == 1

@@ -1,0 +1,130 @@
+"""A benchmark that costs nothing, whose environments go wrong where a test wants them to, and small flow policies for it.
+
+`ToySettings` carry the benchmark with them: whoever unpickles them (a worker process, a Ray worker) knows it too.
+"""
+
+import os
+import signal
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import torch
+
+from keystone.environments import BENCHMARKS
+from keystone.environments.benchmark import Benchmark
+from keystone.evaluate.arms import Arm
+from keystone.evaluate.settings import Settings
+from keystone.evaluate.store import Store
+from keystone.policies.flow import FlowConfig, FlowPolicy, save_flow
+
+TASKS = ("reach", "step-fails", "reset-fails", "nan", "dies-once", "dies-always", "wide", "more-actions", "slow")
+#: Episodes of which something goes wrong: those whose seed leaves this remainder when it is divided by four.
+WRONG = 1
+
+
+class PointEnv(gymnasium.Env):
+    """A point in the plane that is to come near the origin. ``folder`` is for what must outlive the process."""
+
+    def __init__(self, task, folder):
+        self.task, self.folder = task, Path(folder)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (3 if task == "more-actions" else 2,), np.float32)
+        self.executed = []
+
+    def reset(self, *, seed=None, options=None):
+        self.wrong = seed % 4 == WRONG
+        if self.task == "reset-fails" and self.wrong:
+            raise RuntimeError("the table is gone")
+        self.position = np.random.default_rng(seed).uniform(-1, 1, 2).astype(np.float32)
+        self.steps = 0
+        return self._observation(), {"initial_state": self.position.copy()}
+
+    def step(self, action):
+        assert np.isfinite(action).all(), "an action that is no number reached the robot"
+        assert self.action_space.contains(action), action
+        self.executed.append(action)
+        self.steps += 1
+        if self.wrong and self.steps == 3:
+            self._go_wrong()
+        if self.task == "slow":
+            import time
+
+            time.sleep(0.05)
+        self.position = self.position + 0.2 * action[:2]
+        success = bool(np.abs(self.position).max() < 0.3)
+        return self._observation(), 0.0, success, False, {"success": success}
+
+    def _go_wrong(self):
+        if self.task == "step-fails":
+            raise RuntimeError("the gripper is stuck")
+        marker = self.folder / "died"
+        if self.task == "dies-always" or (self.task == "dies-once" and not marker.exists()):
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _observation(self):
+        state = np.concatenate([self.position, [self.steps / 10]])
+        if self.task == "nan" and self.wrong and self.steps >= 2:
+            state[:] = np.nan
+        if self.task == "wide":
+            state = np.append(state, 0.0)
+        return {"agent_pos": self.position.copy(), "environment_state": state.astype(np.float32)}
+
+
+@dataclass(frozen=True)
+class Toy(Benchmark):
+    folder: str
+    name = "toy"
+
+    def tasks(self):
+        return TASKS
+
+    def make(self, task, render=False):
+        return PointEnv(task, self.folder)
+
+    def max_steps(self, task):
+        return 12
+
+
+class ToySettings(Settings):
+    """Of an evaluation in the environment ``toy@FOLDER``, which they make known."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        BENCHMARKS[self.env] = Toy(self.env.partition("@")[2])
+
+    def __reduce__(self):
+        return _restore, ({field.name: getattr(self, field.name) for field in fields(self)},)
+
+
+def _restore(values):
+    return ToySettings(**values)
+
+
+def toy_settings(policy, folder, task="reach", arms=("first", "keystone:k=4"), **given):
+    given = {"episodes": 8, "shard": 4, **given}
+    tasks = (task,) if isinstance(task, str) else tuple(task)
+    return ToySettings(str(policy), f"toy@{folder}", tasks, arms=tuple(map(Arm.parse, arms)), **given)
+
+
+def save_random_flow(folder, observation_dim=3, action_dim=2, seed=0, **config):
+    """A policy with random weights, whose chunks depend on the observation and on the noise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    small = {"horizon": 6, "n_action_steps": 3, "width": 16, "blocks": 1, "integration_steps": 2}
+    torch.manual_seed(seed)
+    policy = FlowPolicy(FlowConfig(observation_dim, action_dim, **{**small, **config}))
+    torch.nn.init.normal_(policy.leave.weight, std=0.3)
+    save_flow(policy, folder)
+    return folder
+
+
+def table(folder):
+    """Everything that is stored about the episodes of a run but how long it took."""
+    with Store(Path(folder)) as store:
+        return [replace(row, latency_ms=None) for row in store.episodes()]
+
+
+def numbers(summaries):
+    """Summaries without their latencies."""
+    return [replace(summary, latency_ms=None) for summary in summaries]
