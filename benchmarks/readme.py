@@ -34,12 +34,13 @@ def closed_loop_table() -> str:
     for outcome in results["outcomes"]:
         for arm in outcome["arms"]:
             difference = "–"
+            spread = "–" if arm["repeats_std"] is None else f"{100 * arm['repeats_std']:.1f}"
             if arm["difference"] is not None:
                 low, high = (100 * bound for bound in arm["difference_interval"])
                 difference = f"{100 * arm['difference']:+.1f} [{low:+.1f}, {high:+.1f}]"
             lines.append(
                 f"| `{outcome['policy']}` | `{arm['arm']}` | {arm['episodes']} | {100 * arm['rate']:.1f} % "
-                f"| {100 * arm['repeats_std']:.1f} | {difference} | {arm['latency_ms']:.1f} ms |"
+                f"| {spread} | {difference} | {arm['latency_ms']:.1f} ms |"
             )
     rates = {(row["arm"], row["processes"]): row["per_second"] for row in results["throughput"]}
     one, many = (
