@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from keystone.compare.intervals import paired_bootstrap, wilson
+from keystone.compare.intervals import paired_bootstrap, wilson_rate
 
 
 @given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_is_scipys(counts):
     successes, trials = counts
     expected = binomtest(successes, trials).proportion_ci(method="wilson")
-    low, high = wilson(successes, trials)
+    low, high = wilson_rate(successes / trials, trials)
     assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-12)
     assert 0 <= low <= successes / trials <= high <= 1
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % interval for a rate.
+def wilson_rate(rate: float, trials: float) -> tuple[float, float]:
+    """Wilson's 95 % interval for a rate that is known from an effective number of trials, which need not be whole.
 
-    >>> low, high = wilson(8, 10)
+    (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)
+
+    >>> low, high = wilson_rate(0.8, 10)
     >>> round(low, 3), round(high, 3)
     (0.49, 0.943)
-    >>> wilson(0, 0)
-    (0.0, 1.0)
     """
-    if trials == 0:
-        return 0.0, 1.0
-    from scipy.stats import binomtest
+    from scipy.stats import norm
 
-    interval = binomtest(successes, trials).proportion_ci(0.95, method="wilson")
-    return float(interval.low), float(interval.high)
+    z = float(norm.ppf(0.975))
+    centre = (rate + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z * math.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
+    # at rates of 0 and 1 the bound is exact, whatever rounding says
+    return min(max(0.0, centre - half), rate), max(min(1.0, centre + half), rate)
 
 
 def paired_bootstrap(

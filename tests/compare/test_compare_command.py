@@ -1,0 +1,101 @@
+"""`keystone compare` as a user types it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs import write_run
+
+from keystone.cli import main
+
+KEYSTONE = Path(sys.executable).with_name("keystone")
+VLA_EVAL = Path(__file__).parent / "data" / "vla_eval.json"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    plain = np.zeros((2, 20, 2), int)
+    plain[:, :8] = 1
+    better = plain.copy()
+    better[:, 8:17] = 1
+    return write_run(
+        tmp_path_factory.mktemp("run"),
+        {"first": plain, "keystone:k=16": better, "medoid:k=4": plain},
+        errors=[("keystone:k=16", 1, 19, 0)],
+    )
+
+
+def test_in_a_process_of_its_own(run, tmp_path):
+    command = [KEYSTONE, "compare", run, "--arms", "first", "keystone:k=16", "--json", tmp_path / "new" / "out.json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "paired: the hashes of 40 initial states agree",
+        "task 0  40 (20)",
+        "only B/A",
+        "sign flips of initial states, exact",
+        "mean ± std across repeats: A 40.0 ± 0.0, B 85.0 ± 0.0",
+        "stop allowed, B is better since state",
+        "one round: 5.0 ms → 6.0 ms (×1.20)",
+        "errors, counted as failures: A 0, B 1",
+        "B is better: +45.0 points",
+    ):
+        assert part in done.stdout
+    (written,) = json.loads((tmp_path / "new" / "out.json").read_text())["comparisons"]
+    assert written["improvement"] is True
+    assert written["advice"] == "stop allowed"
+    assert written["overall"]["difference"] == pytest.approx(0.45)
+    assert [task["task"] for task in written["tasks"]] == ["task 0", "task 1"]
+    assert written["pairing"]["by"] == "hash"
+
+
+def test_a_regression_ends_with_one_if_asked(run):
+    command = [KEYSTONE, "compare", run, "--arms", "keystone:k=16", "first"]
+    done = subprocess.run([*command, "--fail-on-regression"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "B is worse: -45.0 points" in done.stdout
+    assert not done.stderr
+
+
+def test_no_regression_ends_with_zero(run, capsys):
+    assert main(["compare", str(run), "--fail-on-regression"]) == 0
+    assert "for one of 2 arms (Holm)" in capsys.readouterr().out
+
+
+def test_two_runs_and_their_hashes(run, tmp_path, capsys):
+    other = write_run(tmp_path / "other", {"first": np.ones((2, 20, 2), int)}, hashes="different", max_steps=300)
+    assert main(["compare", str(run), str(other), "--arms", "first"]) == 0
+    shown = capsys.readouterr().out
+    assert "unpaired: the initial states differ in 40 of 40 episodes (task 0 episode 0, " in shown
+    assert "and 37 more" in shown
+    assert "max_steps is not the same: None in A, 300 in B" in shown
+    assert "unpaired, Newcombe" in shown
+    assert "permutation of initial states, exact" in shown
+    assert main(["compare", str(run), str(other), "--arms", "first", "--paired", "require"]) == 2
+    assert "pairing is required" in capsys.readouterr().err
+
+
+def test_results_of_another_program(capsys):
+    assert main(["compare", str(VLA_EVAL), str(VLA_EVAL)]) == 0
+    shown = capsys.readouterr().out
+    assert "paired by seed, not audited" in shown
+    assert "one episode: 10.5 s → 10.5 s" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--arms", "first", "keystone:k=15"], "did you mean 'keystone:k=16'"),
+        (["--tasks", "task 7"], "no task 'task 7'"),
+        (["nowhere"], "nowhere does not exist"),
+        (["--json", "/dev/null/out.json"], "cannot write /dev/null/out.json"),
+    ],
+)
+def test_what_cannot_be_compared_ends_with_two(run, capsys, arguments, message):
+    assert main(["compare", str(run), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error

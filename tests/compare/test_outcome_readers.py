@@ -1,0 +1,208 @@
+"""Our runs, LeRobot's and vla-eval's files; and what is said when they are not what they should be."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs import write_run
+
+from keystone.compare.comparison import compare
+from keystone.compare.find import choose, read
+from keystone.compare.read_lerobot import read_lerobot
+from keystone.compare.read_vla_eval import read_vla_eval
+from keystone.errors import KeystoneError
+from keystone.evaluate.store import FILE, Store
+
+VLA_EVAL = Path(__file__).parent / "data" / "vla_eval.json"
+OUTCOMES = np.array([[[1, 0], [1, 1], [0, 0]]])
+
+
+@pytest.fixture
+def run(tmp_path):
+    arms = {"keystone:k=16": OUTCOMES, "first": OUTCOMES[:, :, ::-1]}
+    return write_run(tmp_path / "mine", arms, errors=[("first", 0, 1, 0)])
+
+
+def test_a_run_gives_its_arms_in_their_order(run):
+    ours, plain = read(run)
+    assert (ours.name, plain.name) == ("keystone:k=16", "first")
+    assert ours.time == ("one round", 6.0)
+    assert [one.success for one in ours.episodes] == [True, True, False, False, True, False]
+    assert ours.episodes[1].state == "state 0 1"
+    failed = plain.episodes[1]
+    assert (failed.error, failed.success, failed.state) == (True, False, None)
+
+
+def test_a_run_that_is_being_written_can_be_read(run):
+    with Store(run) as writer:
+        writer.claim({"policy": "p"})
+        writer.database.execute("BEGIN")
+        writer.database.execute("UPDATE episodes SET success = 0")
+        assert sum(one.success for one in read(run)[0].episodes) == 3
+        writer.database.rollback()
+
+
+def lerobots(successes, monkeypatch):
+    """What LeRobot's own code makes of these outcomes of each task; only the rollouts are left out."""
+    lerobot_eval = pytest.importorskip("lerobot.scripts.lerobot_eval")
+
+    class Nothing:
+        training = False
+
+        def __getattr__(self, name):
+            return lambda *_, **__: None
+
+    def run_one(group, task, env, **_):
+        mine = successes[group, task]
+        return group, task, {"sum_rewards": [0.0] * len(mine), "max_rewards": [0.0] * len(mine), "successes": mine}
+
+    monkeypatch.setattr(lerobot_eval, "run_one", run_one)
+    envs = {}
+    for group, task in successes:
+        envs.setdefault(group, {})[task] = Nothing()
+    return lerobot_eval.eval_policy_all(envs, Nothing(), *[None] * 4, n_episodes=3)
+
+
+def test_what_lerobot_writes(tmp_path, monkeypatch):
+    info = lerobots({("libero_10", 0): [True, False, True], ("libero_10", 1): [False, False, True]}, monkeypatch)
+    path = tmp_path / "mine" / "eval_info.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(info))
+    (outcomes,) = read(path.parent)
+    assert outcomes.name == "mine"
+    assert outcomes.tasks == ("libero_10/0", "libero_10/1")
+    assert [one.success for one in outcomes.episodes] == [True, False, True, False, False, True]
+    assert outcomes.time[0] == "one episode"
+    assert read(path)[0].episodes == outcomes.episodes
+    result = compare(outcomes, outcomes)
+    assert not result.pairing.paired
+    assert "no hashes of initial states to compare, and no seeds" in result.pairing.reason
+    assert compare(outcomes, outcomes, "trust").pairing.by == "trust"
+
+
+def test_what_lerobot_returns_for_a_single_environment(tmp_path):
+    path = tmp_path / "eval_info.json"
+    episodes = [
+        {"episode_ix": ix, "sum_reward": 1.0, "max_reward": 0.5, "success": ix > 0, "seed": 1000 + ix}
+        for ix in range(3)
+    ]
+    path.write_text(json.dumps({"per_episode": episodes, "aggregated": {"pc_success": 66.7, "eval_ep_s": 2.5}}))
+    outcomes = read_lerobot(path)
+    assert [(one.number, one.success, one.seed) for one in outcomes.episodes] == [
+        (0, False, 1000),
+        (1, True, 1001),
+        (2, True, 1002),
+    ]
+    assert outcomes.time == ("one episode", 2500.0)
+    assert compare(outcomes, outcomes).pairing.by == "seed"
+
+
+def test_what_vla_eval_writes(tmp_path):
+    outcomes = read_vla_eval(VLA_EVAL)
+    assert outcomes.tasks == ("open the drawer", "pick up the black bowl")
+    assert [one.success for one in outcomes.episodes] == [True, False, False, True, True]
+    assert [one.error for one in outcomes.episodes] == [False, False, True, False, False]
+    assert {one.seed for one in outcomes.episodes} == {7}
+    assert outcomes.time == ("one episode", 10500.0)
+    folder = tmp_path / "results"
+    folder.mkdir()
+    shutil.copy(VLA_EVAL, folder / "LIBERO_aggregate.json")
+    assert read(folder)[0].name == "results"
+    assert read(folder)[0].episodes == outcomes.episodes
+    shutil.copy(VLA_EVAL, folder / "CALVIN_aggregate.json")
+    with pytest.raises(KeystoneError, match=r"several results, give one: CALVIN_aggregate\.json, LIBERO"):
+        read(folder)
+
+
+def changed(tmp_path, change):
+    result = json.loads(VLA_EVAL.read_text())
+    change(result)
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(result))
+    return path
+
+
+def test_tasks_of_one_name_are_told_apart_by_their_index(tmp_path):
+    def merge(result):
+        result["tasks"][0]["episodes"] += result["tasks"].pop()["episodes"]
+
+    outcomes = read_vla_eval(changed(tmp_path, merge))
+    assert outcomes.tasks == ("pick up the black bowl #0", "pick up the black bowl #1")
+
+
+def test_a_partial_result_is_marked(tmp_path):
+    outcomes = read_vla_eval(changed(tmp_path, lambda result: result.update(partial=True)))
+    assert "partial" in outcomes.notes[0]
+
+
+def test_a_benchmark_without_success_is_refused(tmp_path):
+    def rename(result):
+        result["tasks"][0]["episodes"][0]["metrics"] = {"completed_subtasks": 3}
+
+    with pytest.raises(KeystoneError, match="no metric 'success', only completed_subtasks"):
+        read_vla_eval(changed(tmp_path, rename))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("eval_info.json", "{", "damaged or no JSON"),
+        ("eval_info.json", "\x80", "damaged or no JSON"),
+        ("eval_info.json", "[]", "no result that can be compared"),
+        ("eval_info.json", '{"per_task": [{"task_group": "a"}]}', "not what LeRobot's lerobot-eval writes"),
+        ("eval_info.json", '{"per_task": 3}', "not what LeRobot's lerobot-eval writes"),
+        ("eval_info.json", '{"per_task": []}', "holds no episode"),
+        ("eval_info.json", '{"per_episode": [{"episode_ix": 0, "success": 0.5, "seed": 1}]}', "true or false, got 0.5"),
+        ("x.json", '{"benchmark": "a", "tasks": [{"task": "b"}]}', "not what vla-eval writes"),
+        ("x.json", '{"benchmark": "a", "tasks": []}', "holds no episode"),
+        ("x.json", '{"hello": 1}', "expected the folder of a `keystone eval`"),
+    ],
+)
+def test_wrong_files_are_refused_with_the_reason(tmp_path, name, text, message):
+    path = tmp_path / name
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(KeystoneError, match=message):
+        read(path)
+
+
+def test_a_damaged_store_is_refused(tmp_path):
+    (tmp_path / FILE).write_bytes(b"no database at all" * 100)
+    with pytest.raises(KeystoneError, match="damaged"):
+        read(tmp_path)
+
+
+def test_missing_and_empty_folders(tmp_path, run):
+    with pytest.raises(KeystoneError, match="does not exist \\(did you mean 'mine'"):
+        read(tmp_path / "mien")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(KeystoneError, match="holds no result"):
+        read(empty)
+    with Store(empty) as store:
+        store.claim({"policy": "p"})
+    with pytest.raises(KeystoneError, match="no episode yet"):
+        read(empty)
+
+
+def test_arms_are_chosen_by_name(run):
+    assert [one.name for one in choose(run, None)] == ["keystone:k=16", "first"]
+    assert [one.name for one in choose(run, None, ("first", "keystone:k=16"))] == ["first", "keystone:k=16"]
+    assert [one.name for one in choose(run, run, ("first",))] == ["first", "first"]
+    assert [one.name for one in choose(run, run / FILE, ("first", "keystone:k=16"))] == ["first", "keystone:k=16"]
+    assert [one.name for one in choose(run, VLA_EVAL, ("first",))] == ["first", "vla_eval"]
+
+
+@pytest.mark.parametrize(
+    ("second", "arms", "message"),
+    [
+        (False, ("first", "keystone:k=61"), "no arm 'keystone:k=61': did you mean 'keystone:k=16'"),
+        (False, ("first",), "a comparison needs two"),
+        (True, (), "holds 2 arms, say which with --arms: keystone:k=16, first"),
+        (True, ("first", "first", "first"), "expected one name, or A's and B's"),
+    ],
+)
+def test_unclear_arms_are_refused(run, second, arms, message):
+    with pytest.raises(KeystoneError, match=message):
+        choose(run, run if second else None, arms)
