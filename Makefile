@@ -5,7 +5,9 @@ PYTHON := .venv/bin/python
 OUT ?= out
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
+ifeq ($(shell uname),Linux)
 export MUJOCO_GL ?= egl
+endif
 export SDL_VIDEODRIVER ?= dummy
 
 .PHONY: help setup demo test check test-core bench bench-quick format clean

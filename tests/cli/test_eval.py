@@ -3,16 +3,20 @@
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import sqlite3
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
 from keystone.cli import main
+from keystone.cli.evaluate import make_executor
 from keystone.evaluate.store import FILE
 from toy import save_random_flow, table
 
@@ -97,6 +101,75 @@ def test_without_tasks_it_does_what_the_policy_was_trained_on(policy, tmp_path):
     assert [row.task for row in table(tmp_path / "run")] == ["push-v3", "reach-v3"]
 
 
+def test_tasks_that_it_was_not_trained_on_if_asked_for(config, tmp_path):
+    assert eval_(config, "--tasks", "door-open-v3", "--any-task", "--episodes", "1", "--out", tmp_path / "run") == 0
+    assert {row.task for row in table(tmp_path / "run")} == {"door-open-v3"}
+
+
+def test_a_policy_for_another_benchmark_is_said_to_be_one(tmp_path, capsys):
+    assert eval_("--policy", "metaworld-mixed", "--env", "pusht", "--out", tmp_path / "run") == 2
+    assert "policy 'metaworld-mixed' was trained for metaworld" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "workers"),
+    [
+        ((None, None, None), "function", None),
+        ((1, None, None), "function", None),
+        ((3, None, None), "Processes", 3),
+        ((None, "auto", None), "RayCluster", None),
+        ((1, "auto", 0.5), "RayCluster", 1),
+    ],
+)
+def test_how_many_workers_where(given, kind, workers):
+    executor = make_executor(*given)
+    assert (type(executor).__name__, getattr(executor, "workers", None)) == (kind, workers)
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"), [("metaworld", "eval"), ("PIL.Image", "plot"), ("matplotlib", "plot"), ("ray", "ray")]
+)
+def test_a_missing_package_is_said(config, tmp_path, monkeypatch, capsys, package, extra):
+    def missing(*_):
+        raise ModuleNotFoundError(f"No module named {package}", name=package)
+
+    monkeypatch.setattr("keystone.cli.evaluate.make_executor", missing)
+    assert eval_(config, "--out", tmp_path / "run") == 2
+    top = package.partition(".")[0]
+    assert capsys.readouterr().err == f'keystone: this needs {top}: pip install "keystone-robotics[{extra}]"\n'
+
+
+def test_what_the_table_needs_is_missed_before_anything_is_rolled_out(config, tmp_path):
+    code = f"""
+        import sys
+        import keystone.cli
+        sys.modules["scipy"] = None
+        sys.exit(keystone.cli.main(["eval", {str(config)!r}, "--out", {str(tmp_path / "run")!r}]))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == 'keystone: this needs scipy: pip install "keystone-robotics[eval]"\n'
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_benchmark_and_the_policy_of_the_guide(tmp_path):
+    """The file and the command of docs/evaluate.md, as they stand there; also with workers."""
+    guide = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text()
+    (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", guide, re.DOTALL)
+    (command,) = re.findall(r"^    keystone (eval --env mine:.*)$", guide, re.MULTILINE)
+    (tmp_path / "mine.py").write_text(code)
+    for number, flags in enumerate(([], ["--workers", "2"])):
+        out = f"run{number}"
+        args = [KEYSTONE, *shlex.split(command), "--out", out, *flags]
+        result = subprocess.run(args, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
+    rows = table(tmp_path / "run0")
+    assert len(rows) == 40
+    assert not any(row.error for row in rows)
+    assert rows == table(tmp_path / "run1")
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
@@ -111,6 +184,15 @@ def test_without_tasks_it_does_what_the_policy_was_trained_on(policy, tmp_path):
         (["--env", "pusht", "--tasks", "reach-v3"], "has no task 'reach-v3'"),
         (["--episodes", "0"], "episodes=0"),
         (["--workers", "0"], "--workers 0"),
+        (["--gpus", "0.5"], "--gpus 0.5 is for workers on Ray: add --ray"),
+        (["--device", "gpu"], "device 'gpu' cannot be used: "),
+        (["--device", "gpu", "--workers", "2"], "device 'gpu' cannot be used: "),
+        (["--policy", "metaworld-mixed", "--env", "pusht", "--tasks", "push-v3"], "was trained for metaworld"),
+        (["--env", "no_such_module:Thing"], "no_such_module cannot be imported"),
+        (
+            ["--env", "keystone.environments:BENCHMARKS"],
+            "is 'dict': expected keystone.environments.benchmark.Benchmark",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_made(config, tmp_path, capsys, flags, says):

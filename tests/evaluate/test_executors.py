@@ -1,7 +1,11 @@
 """This process, worker processes: the same rows, and workers may die."""
 
+import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -76,6 +80,47 @@ def test_workers_that_are_interrupted_or_die_between_shards(toy):
     assert workers()
     results.close()
     assert not workers()
+
+
+def test_workers_that_die_at_start_are_no_shards_affair(toy, toy_policy, tmp_path):
+    policy = f"toy:dies_at_start?folder={toy_policy}&parent={os.getpid()}"
+    with pytest.raises(KeystoneError, match="died while they started, so nothing was rolled out"):
+        evaluate(toy(policy=policy, arms=["first"]), tmp_path / "run", Processes(2))
+    assert table(tmp_path / "run") == []
+    assert not workers()
+
+
+SCRIPT = """
+from pathlib import Path
+from keystone.evaluate.executors.processes import Processes
+from keystone.evaluate.run import evaluate
+from toy import toy_settings
+evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", Processes(2))
+"""
+
+
+def test_a_script_without_a_guard(toy_policy, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(policy=str(toy_policy), folder=str(tmp_path)))
+    tests = str(Path(__file__).parents[1])
+    result = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PYTHONPATH": tests},
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert 'below `if __name__ == "__main__":`, because every worker imports the script' in result.stderr
+    assert table(tmp_path / "run") == []
+
+
+def test_one_bad_environment_is_the_affair_of_its_shards(toy, tmp_path):
+    settings = toy(["cannot-be-made", "close-fails", "reach"], arms=["first"], episodes=4, shard=4)
+    evaluate(settings, tmp_path / "run", Processes(2))
+    evaluate(settings, tmp_path / "here")
+    rows, here = table(tmp_path / "run"), table(tmp_path / "here")
+    assert [(row.task, row.episode, bool(row.error)) for row in rows] == [
+        (row.task, row.episode, bool(row.error)) for row in here
+    ]
+    assert sum(bool(row.error) for row in rows) == 5
 
 
 def test_a_set_up_that_is_wrong_is_said_by_the_worker(toy, tmp_path):

@@ -61,6 +61,13 @@ def test_a_set_up_that_is_wrong_is_said_by_the_worker(cluster, toy, tmp_path):
     assert not ray.is_initialized()
 
 
+def test_a_worker_that_dies_at_start_is_no_shards_affair(cluster, toy, toy_policy, tmp_path):
+    policy = f"toy:dies_at_start?folder={toy_policy}&parent={os.getpid()}"
+    with pytest.raises(KeystoneError, match="died 3 times while it loaded the policy"):
+        evaluate(toy(policy=policy, arms=["first"]), tmp_path / "run", RayCluster(cluster, workers=1))
+    assert table(tmp_path / "run") == []
+
+
 def test_a_gpu_that_no_machine_of_the_cluster_has(cluster, toy, tmp_path):
     with pytest.raises(KeystoneError, match="--gpus 1000: the Ray cluster has"):
         evaluate(toy(), tmp_path / "run", RayCluster(cluster, gpus=1000.0))
@@ -75,3 +82,15 @@ def test_a_cluster_of_this_machine(toy, tmp_path):
     settings = toy(arms=["first"], episodes=2)
     assert evaluate(settings, tmp_path / "run", RayCluster("local", workers=1)).new == 2
     assert not ray.is_initialized()
+
+
+def test_a_connection_that_is_there_is_used_and_left(cluster, toy, toy_policy, tmp_path, monkeypatch):
+    """And the policy's folder is found wherever the workers are, although it is named from here."""
+    ray.init(address=cluster, log_to_driver=False, logging_level="error")
+    try:
+        monkeypatch.chdir(toy_policy.parent)
+        settings = toy(policy=toy_policy.name, arms=["first"], episodes=2)
+        assert evaluate(settings, tmp_path / "run", RayCluster("auto")).new == 2
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()

@@ -1,6 +1,9 @@
 """Episodes in lockstep: what one does wrong is its own affair, and nothing that is not a number is executed."""
 
 import logging
+import weakref
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from keystone.evaluate.rollout import Episode, fingerprint, roll_out
 from keystone.evaluate.run import evaluate
 from keystone.evaluate.settings import Shard
 from keystone.evaluate.store import Store
-from keystone.evaluate.worker import Worker
+from keystone.evaluate.worker import Worker, checked_worker
 from keystone.policies import load_agent
 from keystone.policies.flow import FlowPolicy
 from keystone.policies.flow_agent import FlowAgent
@@ -170,6 +173,105 @@ def test_execute_beyond_the_plan_is_refused(toy, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_arms_are_checked_with_their_own_execute(toy, monkeypatch):
+    seen = []
+    attach = Arm.attach
+
+    def watched(arm, policy, check):
+        seen.append(policy.config.n_action_steps)
+        return attach(arm, policy, check)
+
+    monkeypatch.setattr(Arm, "attach", watched)
+    checked_worker(toy(arms=["first:execute=2", "first", "first:execute=5"]))
+    assert seen == [2, 3, 5]
+
+
+@pytest.mark.parametrize("steps", [0, -1, 7])
+def test_a_policy_executes_some_of_what_it_plans(toy_policy, steps):
+    with pytest.raises(KeystoneError, match=f"execute={steps}: this policy plans 6 steps"):
+        load_agent(str(toy_policy)).execute = steps
+
+
+@pytest.mark.parametrize("task", ["cannot-be-made", "close-fails"])
+def test_one_bad_environment_is_the_affair_of_its_shards(toy, tmp_path, caplog, task):
+    report = evaluate(toy([task, "reach"], arms=["first"], episodes=4, shard=2), tmp_path / "run")
+    assert report.new == 8
+    wrong = [row for row in table(tmp_path / "run") if row.error]
+    fine = [row for row in table(tmp_path / "run") if not row.error]
+    assert {row.task for row in wrong} == {task}
+    assert sum(row.task == "reach" for row in fine) == 4
+    if task == "cannot-be-made":
+        assert [row.episode for row in wrong] == [0, 1, 2, 3]
+        assert all("Traceback" in row.error and "the scene is not on this machine" in row.error for row in wrong)
+        assert [row.initial_seed for row in wrong] == [0, 1, 2, 3]
+    else:
+        assert [(row.episode, row.steps) for row in wrong] == [(1, 2)]
+        assert [row.episode for row in fine if row.task == task] == [0, 2, 3], "what was rolled out is kept"
+        assert "could not be closed: RuntimeError('the window is stuck')" in caplog.text
+
+
+def test_a_package_that_is_missing_ends_the_run(toy, tmp_path, monkeypatch):
+    def make(self, task, render=False):
+        raise ModuleNotFoundError("No module named 'metaworld'", name="metaworld")
+
+    monkeypatch.setattr("toy.Toy.make", make)
+    with pytest.raises(ModuleNotFoundError):
+        evaluate(toy(), tmp_path / "run")
+    assert table(tmp_path / "run") == []
+
+
+def test_in_this_process_the_policy_is_loaded_once(toy, tmp_path, monkeypatch):
+    loads = []
+    monkeypatch.setattr(worker_module, "load_agent", lambda *args: loads.append(args) or load_agent(*args))
+    evaluate(toy(device="cpu"), tmp_path / "run")
+    assert [device for _, device in loads] == ["cpu"]
+
+
+def test_for_other_processes_the_policy_is_tried_on_the_cpu_and_let_go(toy, tmp_path, monkeypatch):
+    loads = []
+
+    def load(name, device=None):
+        agent = load_agent(name)
+        loads.append((device, weakref.ref(agent.policy)))
+        return agent
+
+    def elsewhere(settings, shards):
+        assert [policy() for _, policy in loads] == [None]
+        assert (Path(settings.policy).is_absolute(), settings.device) == (True, "cuda")
+        return iter(())
+
+    monkeypatch.setattr(worker_module, "load_agent", load)
+    evaluate(toy(device="cuda"), tmp_path / "run", elsewhere)
+    assert [device for device, _ in loads] == ["cpu"]
+
+
+def test_workers_get_the_whole_path_and_know_the_policy(toy, toy_policy, tmp_path, monkeypatch):
+    monkeypatch.chdir(toy_policy.parent)
+    sent = []
+
+    def elsewhere(settings, shards):
+        sent.append(settings)
+        return iter(())
+
+    evaluate(replace(toy(), policy=toy_policy.name), tmp_path / "run", elsewhere)
+    assert sent[0].policy == str(toy_policy)
+    assert Worker(sent[0]).agent.policy
+    other = save_random_flow(tmp_path / "other", seed=5)  # the folder of the same name on another machine
+    with pytest.raises(KeystoneError, match="is not the one that this evaluation was begun with: its files differ"):
+        Worker(replace(sent[0], policy=str(other)))
+    evaluate(toy(policy="metaworld-mixed", any_task=True), tmp_path / "shipped", elsewhere)
+    assert sent[1].policy == "metaworld-mixed", "where the package is installed, they find it by its name"
+
+
+def test_a_policy_that_cannot_be_loaded_is_no_shards_affair(toy, tmp_path, monkeypatch):
+    def load(name, device=None):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(worker_module, "load_agent", load)
+    with pytest.raises(KeystoneError, match="cannot be loaded: OutOfMemoryError: CUDA out of memory"):
+        evaluate(toy(), tmp_path / "run")
+
+
 def test_one_arm_leaves_nothing_to_the_next(toy):
     settings = toy()
     alone = run_arm(settings, "first")
@@ -273,7 +375,7 @@ def test_a_policy_that_changed_in_its_folder_is_loaded_again(toy, tmp_path):
     """Nothing of one evaluation is left in the process for the next."""
     policy = save_random_flow(tmp_path / "policy", seed=1)
     settings = toy()
-    settings = type(settings)(**{**vars(settings), "policy": str(policy)})
+    settings = replace(settings, policy=str(policy))
     evaluate(settings, tmp_path / "one")
     save_random_flow(tmp_path / "policy", seed=2)
     evaluate(settings, tmp_path / "two")

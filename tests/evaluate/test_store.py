@@ -1,5 +1,7 @@
 """The store: what is in it stays in it, and what is wrong with it is said."""
 
+import datetime
+import errno
 import os
 import resource
 import sqlite3
@@ -17,7 +19,7 @@ from keystone.errors import KeystoneError
 from keystone.evaluate import executors
 from keystone.evaluate.arms import Arm
 from keystone.evaluate.results import EpisodeResult, RoundRecord, ShardResult
-from keystone.evaluate.run import evaluate
+from keystone.evaluate.run import evaluate, versions
 from keystone.evaluate.settings import Shard
 from keystone.evaluate.store import FILE, Store
 from toy import numbers, table
@@ -67,7 +69,6 @@ def test_episodes_and_rounds_come_back_as_they_were(tmp_path):
             None,
         )
         assert (other.success, other.error, other.latency_ms) == (False, "Traceback: the gripper is stuck", None)
-        assert store.seconds() == 0.25
         for number, kept in enumerate(store.rounds("keystone:k=4", "reach", 1, 4)):
             for name, value in vars(a_round(number)).items():
                 np.testing.assert_array_equal(getattr(kept, name), value)
@@ -100,14 +101,45 @@ def test_forgotten_errors_take_their_rounds_with_them(tmp_path):
 
 
 def test_another_evaluation_is_refused(tmp_path):
-    claimed(tmp_path, seed=0, shard=25).close()
+    with claimed(tmp_path, seed=0, shard=25) as store:
+        store.add(a_result())
     claimed(tmp_path, seed=0, shard=25).close()
     with pytest.raises(KeystoneError, match=r"holds another evaluation \(seed was 0, now 1; shard was 25, now 5\)"):
         claimed(tmp_path, seed=1, shard=5)
 
 
+def test_an_evaluation_that_never_got_anywhere_may_become_another(tmp_path):
+    claimed(tmp_path, device="cuda:7").close()
+    with claimed(tmp_path, device="cpu") as store:
+        assert store.identity() == {"policy": "p", "device": "cpu"}
+
+
+def test_rounds_are_those_of_the_stored_episode(tmp_path):
+    """An episode that is rolled out again beside one that was missing brings other rounds, or more of them."""
+    again = replace(a_result().episodes[0], kept=tuple(replace(a_round(number), step=99) for number in range(4)))
+    with claimed(tmp_path) as store:
+        store.add(a_result())
+        store.add(ShardResult(SHARD, (again,), 0.25))
+        assert [kept.step for kept in store.rounds("keystone:k=4", "reach", 1, 4)] == [0, 8]
+
+
+def test_versions_of_every_session_stay(toy, tmp_path, monkeypatch, caplog):
+    run = tmp_path / "run"
+    evaluate(toy(episodes=4), run)
+    evaluate(toy(episodes=8), run)
+    evaluate(toy(episodes=8), run)  # there is nothing to do
+    assert "other versions" not in caplog.text
+    monkeypatch.setattr("keystone.evaluate.run.versions", lambda: {**versions(), "torch": "99.0"})
+    evaluate(toy(episodes=12), run)
+    assert f"torch was {versions()['torch']}, now 99.0" in caplog.text
+    with Store(run) as store:
+        assert [used["torch"] for _, used in store.sessions()] == [versions()["torch"]] * 2 + ["99.0"]
+        begun = [datetime.datetime.fromisoformat(date) for date, _ in store.sessions()]
+    assert begun == sorted(begun)
+
+
 @pytest.mark.parametrize(
-    "changed", [{"seed": 1}, {"shard": 2}, {"max_steps": 3}, {"execute": 2}, {"keep_rounds": True}]
+    "changed", [{"device": "cpu"}, {"seed": 1}, {"shard": 2}, {"max_steps": 3}, {"execute": 2}, {"keep_rounds": True}]
 )
 def test_settings_that_decide_the_outcome_must_not_change(toy, tmp_path, changed):
     evaluate(toy(), tmp_path / "run")
@@ -206,8 +238,57 @@ def test_two_evaluations_in_one_folder(toy, tmp_path):
             evaluate(toy(), tmp_path / "run")
         other.kill()  # its lock goes with it
         other.wait()
-        with pytest.raises(KeystoneError, match="holds another evaluation"):
-            evaluate(toy(), tmp_path / "run")
+        assert evaluate(toy(), tmp_path / "run").new == 16
+
+
+def test_nothing_is_loaded_while_another_evaluation_works_there(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("keystone.evaluate.worker.load_agent", None)
+    with claimed(tmp_path / "run"), pytest.raises(KeystoneError, match="another evaluation is running"):
+        evaluate(toy(), tmp_path / "run")
+
+
+class Msvcrt:
+    """As on Windows, where there is no fcntl."""
+
+    LK_NBLCK = 2
+    held = False
+
+    @classmethod
+    def locking(cls, descriptor, mode, size):
+        assert (mode, size) == (cls.LK_NBLCK, 1)
+        if cls.held:
+            raise OSError(errno.EACCES, "Permission denied")
+        cls.held = True
+
+
+def test_a_system_without_fcntl(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "msvcrt", Msvcrt)
+    with claimed(tmp_path):
+        assert Msvcrt.held
+        with pytest.raises(KeystoneError, match="another evaluation is running"):
+            claimed(tmp_path)
+
+
+def test_a_file_system_that_cannot_lock(toy, tmp_path, monkeypatch, caplog):
+    def refuse(file):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    uris = []
+
+    def connect(path, *args, **options):
+        uris.append(str(path))
+        return original(path, *args, **options)
+
+    original = sqlite3.connect
+    monkeypatch.setattr("keystone.evaluate.lock._lock", refuse)
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    assert evaluate(toy(), tmp_path / "a run").new == 16
+    assert "cannot lock (No locks available)" in caplog.text
+    assert uris
+    assert all(uri.endswith("?nolock=1") for uri in uris)
+    monkeypatch.undo()
+    assert len(table(tmp_path / "a run")) == 16
 
 
 def test_a_folder_that_cannot_be_made(toy, tmp_path):

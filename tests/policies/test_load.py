@@ -1,14 +1,19 @@
 """Finding policies by name or folder."""
 
 import json
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from keystone.errors import KeystoneError
 from keystone.policies import load, load_agent
+from keystone.policies.fingerprint import fingerprint_policy
+from keystone.policies.flow import TYPE, FlowPolicy
 from keystone.policies.flow_agent import FlowAgent
-from keystone.policies.load import find_policy, shipped_policies, trained_on
+from keystone.policies.load import find_policy, shipped_policies, trained_for, trained_on
 from toy import save_random_flow
 
 
@@ -60,6 +65,104 @@ def test_what_is_not_there(tmp_path):
         with pytest.raises(KeystoneError, match="there is no policy"):
             find_policy(name)
     assert find_policy("lerobot/pi0") is None
+
+
+def test_what_a_policy_was_trained_for(tmp_path):
+    folder = save_random_flow(tmp_path / "policy")
+    assert trained_for(str(folder)) is None
+    (folder / "training.json").write_text(json.dumps({"tasks": ["reach-v3"]}))
+    assert trained_for(str(folder)) is None
+    (folder / "training.json").write_text(json.dumps({"tasks": ["reach-v3"], "benchmark": "metaworld"}))
+    assert trained_for(str(folder)) == "metaworld"
+
+
+def test_a_mistyped_folder_that_could_be_a_name_on_the_hub():
+    pytest.importorskip("lerobot")
+    with pytest.raises(KeystoneError, match="there is no folder runs/polcy, and as a name on the hub: ") as error:
+        load_agent("runs/polcy")
+    assert "not a LeRobot checkpoint" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("gpu", "device 'gpu' cannot be used: "),
+        ("cuda:x", "device 'cuda:x' cannot be used: "),
+        ("xpu:99", "device 'xpu:99' cannot be used: "),
+    ],
+)
+@pytest.mark.parametrize("kind", [TYPE, "diffusion"])
+def test_a_device_that_is_none(tmp_path, kind, name, says):
+    folder = save_random_flow(tmp_path / "policy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "type": kind}))
+    with pytest.raises(KeystoneError, match=says) as error:
+        load_agent(str(folder), name)
+    assert "\n" not in str(error.value)
+
+
+def test_a_flow_policy_is_moved_and_asked_on_its_device(tmp_path, monkeypatch):
+    seen = []
+
+    def forward(self, observation):
+        seen.append(observation.device.type)
+        return torch.zeros(len(observation), 6, 2)
+
+    monkeypatch.setattr(FlowPolicy, "forward", forward)
+    agent = load_agent(str(save_random_flow(tmp_path / "policy")), "meta")  # a device that every machine has
+    assert {value.device.type for value in agent.policy.state_dict().values()} == {"meta"}
+    observation = {"environment_state": np.zeros(3), "agent_pos": np.zeros(2)}
+    assert isinstance(agent.plan([[observation]], ["reach"]), np.ndarray)
+    assert seen == ["meta"]
+
+
+def test_the_commit_of_a_hub_policy_is_part_of_its_fingerprint(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert fingerprint_policy("somebody/policy") == "somebody/policy"
+    folder = tmp_path / "models--somebody--policy"
+    for commit in ("a" * 40, "b" * 40):
+        (folder / "snapshots" / commit).mkdir(parents=True)
+        (folder / "snapshots" / commit / "config.json").write_text("{}")
+        (folder / "refs").mkdir(exist_ok=True)
+        (folder / "refs" / "main").write_text(commit)
+        assert fingerprint_policy("somebody/policy") == f"somebody/policy@{commit}"
+
+
+MINE = """
+from keystone.policies import load_agent
+def make(folder, device="unsaid"):
+    agent = load_agent(folder)
+    agent.said = device
+    return agent
+def without(folder):
+    return load_agent(folder)
+def wrong():
+    return 3
+def fails():
+    raise ValueError("no weights")
+"""
+
+
+def test_a_function_of_the_users_own(tmp_path, monkeypatch):
+    folder = save_random_flow(tmp_path / "policy")
+    (tmp_path / "my_policies.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"my_policies:make?folder={folder}"
+    assert load_agent(name).said == "unsaid"
+    assert load_agent(name, "cpu").said == "cpu"
+    assert (find_policy(name), trained_on(name), fingerprint_policy(name)) == (None, (), name)
+    for name, device, says in (
+        (f"my_policies:without?folder={folder}", "cpu", "unexpected keyword argument 'device'"),
+        ("my_policies:make", None, "missing a required argument: 'folder'"),
+        ("my_policies:wrong", None, "is 'int': expected keystone.policies.agent.Agent"),
+        ("my_policies:fails", None, "failed: ValueError: no weights"),
+        ("my_policies:mkae", None, "has no 'mkae': did you mean 'make'"),
+        ("my_polices:make", None, "my_polices cannot be imported: ModuleNotFoundError"),
+    ):
+        with pytest.raises(KeystoneError, match=says):
+            load_agent(name, device)
 
 
 def test_shipped_policies_can_be_loaded():

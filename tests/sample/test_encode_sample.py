@@ -160,3 +160,51 @@ def test_an_object_that_is_no_module():
     handle = keystone.attach(policy, k=8, seed=0)
     assert policy.act(torch.zeros(2, 2)).shape == (2, 4, 2)
     assert handle.stats["rounds"] == 1
+
+
+def test_a_sampler_that_may_draw_its_own_noise_is_not_for_it():
+    """Such a policy calls sample without noise, which the adapter could not answer."""
+
+    class Drawing(Own):
+        def sample(self, context, noise=None):
+            return super().sample(context, noise)
+
+    assert not ADAPTER.owns(Drawing())
+    with pytest.raises(KeystoneError, match=r"sample\(context, noise\), named so"):
+        keystone.attach(Drawing())
+
+
+def test_an_adapter_of_the_users_own_goes_first(monkeypatch):
+    class Mine(type(ADAPTER)):
+        name, home = "mine", "us"
+
+        def owns(self, policy):
+            return type(policy) is Own
+
+    monkeypatch.setitem(ADAPTERS, "mine", Mine())
+    assert keystone.attach(Own()).adapter == "mine"
+
+
+@pytest.mark.parametrize(
+    ("pack", "message"),
+    [
+        (lambda context: (context, torch.tensor(3.0)), r"shape \(\) for 2 observations"),
+        (lambda context: context.T, r"shape \(2, 2\)|one row for each"),
+        (lambda context: {"state": context, "what": object()}, "encode returned a object"),
+    ],
+)
+def test_contexts_without_a_row_for_each_observation_are_refused(pack, message):
+    def unpack(context):
+        return (
+            context
+            if isinstance(context, torch.Tensor)
+            else context[0]
+            if isinstance(context, tuple)
+            else context["state"]
+        )
+
+    policy = Own(pack, unpack)
+    keystone.attach(policy, k=4)
+    rows = 3 if "2, 2" in message else 2
+    with torch.no_grad(), pytest.raises(KeystoneError, match=message.replace("(2, 2", "(2, 3")):
+        policy(torch.zeros(rows, 3))

@@ -1,25 +1,26 @@
 """A benchmark that costs nothing, whose environments go wrong where a test wants them to, and small flow policies for it.
 
-`ToySettings` carry the benchmark with them: whoever unpickles them (a worker process, a Ray worker) knows it too.
+Worker processes and Ray's workers find both by their names, as they find a user's own.
 """
 
 import os
 import signal
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import torch
 
-from keystone.environments import BENCHMARKS
 from keystone.environments.benchmark import Benchmark
 from keystone.evaluate.arms import Arm
 from keystone.evaluate.settings import Settings
 from keystone.evaluate.store import Store
+from keystone.policies import load_agent
 from keystone.policies.flow import FlowConfig, FlowPolicy, save_flow
 
-TASKS = ("reach", "step-fails", "reset-fails", "nan", "dies-once", "dies-always", "wide", "more-actions", "slow")
+TASKS = ("reach", "step-fails", "reset-fails", "nan", "dies-once", "dies-always", "wide", "more-actions", "slow",
+         "cannot-be-made", "close-fails")  # fmt: skip
 #: Episodes of which something goes wrong: those whose seed leaves this remainder when it is divided by four.
 WRONG = 1
 
@@ -55,8 +56,12 @@ class PointEnv(gymnasium.Env):
         success = bool(np.abs(self.position).max() < 0.3)
         return self._observation(), 0.0, success, False, {"success": success}
 
+    def close(self):
+        if self.task == "close-fails":
+            raise RuntimeError("the window is stuck")
+
     def _go_wrong(self):
-        if self.task == "step-fails":
+        if self.task in ("step-fails", "close-fails"):
             raise RuntimeError("the gripper is stuck")
         marker = self.folder / "died"
         if self.task == "dies-always" or (self.task == "dies-once" and not marker.exists()):
@@ -81,31 +86,25 @@ class Toy(Benchmark):
         return TASKS
 
     def make(self, task, render=False):
+        if task == "cannot-be-made":
+            raise OSError("the scene is not on this machine")
         return PointEnv(task, self.folder)
 
     def max_steps(self, task):
         return 12
 
 
-class ToySettings(Settings):
-    """Of an evaluation in the environment ``toy@FOLDER``, which they make known."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        BENCHMARKS[self.env] = Toy(self.env.partition("@")[2])
-
-    def __reduce__(self):
-        return _restore, ({field.name: getattr(self, field.name) for field in fields(self)},)
+def dies_at_start(folder, parent):
+    """A policy that can be loaded in one process alone, by its number."""
+    if os.getpid() != int(parent):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return load_agent(folder)
 
 
-def _restore(values):
-    return ToySettings(**values)
-
-
-def toy_settings(policy, folder, task="reach", arms=("first", "keystone:k=4"), **given):
-    given = {"episodes": 8, "shard": 4, **given}
+def toy_settings(trained, folder, task="reach", arms=("first", "keystone:k=4"), **given):
+    given = {"policy": str(trained), "episodes": 8, "shard": 4, **given}
     tasks = (task,) if isinstance(task, str) else tuple(task)
-    return ToySettings(str(policy), f"toy@{folder}", tasks, arms=tuple(map(Arm.parse, arms)), **given)
+    return Settings(env=f"toy:Toy?folder={folder}", tasks=tasks, arms=tuple(map(Arm.parse, arms)), **given)
 
 
 def save_random_flow(folder, observation_dim=3, action_dim=2, seed=0, **config):

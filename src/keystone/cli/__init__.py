@@ -9,7 +9,13 @@ from keystone import __version__
 from keystone.errors import KeystoneError
 
 #: Which extra brings a package that a command may find missing.
-EXTRAS = dict.fromkeys(("gymnasium", "safetensors", "yaml"), "eval")
+EXTRAS = {
+    **dict.fromkeys(
+        ("gym_pusht", "gymnasium", "metaworld", "mujoco", "pymunk", "safetensors", "scipy", "yaml"), "eval"
+    ),
+    **dict.fromkeys(("PIL", "matplotlib"), "plot"),
+    "ray": "ray",
+}
 
 DESCRIPTION = f"""KeyStone {__version__}: draw K action chunks from one shared context, execute the one they agree on.
 `keystone COMMAND --help` tells more about a command, `keystone --version` prints the version."""
@@ -25,22 +31,24 @@ def main(args: Sequence[str] | None = None) -> int:
         import rich  # noqa: F401  (the commands print with it; better to hear that it is missing before one has run)
         from tyro.extras import SubcommandApp
 
-        from keystone.cli import check, demo, evaluate, train
+        from keystone.cli import check, compare, demo, evaluate, train
     except ImportError:
         return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')
     app = SubcommandApp()
     app.command(name="demo")(demo.run)
     app.command(name="check")(check.run)
     app.command(name="eval")(evaluate.run)
+    app.command(name="compare")(compare.run)
     app.command(name="train")(train.run)
     try:
         app.cli(prog="keystone", description=DESCRIPTION, args=args)
     except KeystoneError as error:
         return _refuse(str(error))
     except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
             raise
-        return _refuse(f'this needs {error.name}: pip install "keystone-robotics[{EXTRAS[error.name]}]"')
+        return _refuse(f'this needs {package}: pip install "keystone-robotics[{EXTRAS[package]}]"')
     return 0
 
 

@@ -7,6 +7,7 @@ from keystone.environments.lerobot import LEROBOT, LeRobotBenchmark
 from keystone.environments.metaworld import MetaWorld
 from keystone.environments.pusht import PushT
 from keystone.errors import KeystoneError, nearest_name
+from keystone.named import is_reference, make_named
 
 __all__ = ["BENCHMARKS", "Array", "Benchmark", "Observation", "find_benchmark"]
 
@@ -14,7 +15,8 @@ BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """A benchmark by name; ``lerobot:libero`` or ``lerobot:libero?task=libero_10`` is one of LeRobot's environments.
+    """A benchmark by name; ``lerobot:libero`` or ``lerobot:libero?task=libero_10`` is one of LeRobot's environments,
+    ``package.module:Name`` or ``package.module:Name?option=value`` a `Benchmark` of the user's own, or what makes one.
 
     >>> find_benchmark("metaworld").name
     'metaworld'
@@ -24,6 +26,9 @@ def find_benchmark(name: str) -> Benchmark:
     """
     if name.startswith(LEROBOT):
         return LeRobotBenchmark(name)
+    if is_reference(name):
+        return make_named(name, Benchmark)  # type: ignore[type-abstract]
     if name not in BENCHMARKS:
-        raise KeystoneError(f"unknown environment {name!r}: {nearest_name(name, [*BENCHMARKS, LEROBOT + 'TYPE'])}")
+        known = [*BENCHMARKS, f"{LEROBOT}TYPE", "package.module:Name"]
+        raise KeystoneError(f"unknown environment {name!r}: {nearest_name(name, known)}")
     return BENCHMARKS[name]

@@ -21,8 +21,8 @@ class Benchmark(ABC):
     Its environments keep three promises, beyond gymnasium's:
 
     - ``reset(seed=n)`` leads to the same initial state for the same ``n``, whatever was done before: arms share initial states.
-      ``info["initial_state"]`` holds the simulator's whole state as an array (else the observation stands for it); its hash is
-      stored, so that the pairing can be audited.
+      ``info["initial_state"]`` holds the simulator's whole state (an array, or a dict of them; else the observation stands for
+      it); its hash is stored, so that the pairing can be audited.
     - ``step`` says in ``info["success"]`` (or ``info["is_success"]``, as LeRobot's do) whether the task is done.
     - made with ``render=True``, ``render()`` returns an image (height, width, 3) of bytes.
 

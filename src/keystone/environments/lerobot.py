@@ -57,7 +57,11 @@ class LeRobotEnv(gymnasium.Wrapper[Observation, Array, Any, Any]):
             choose_initial_state(self.env.unwrapped, seed)
         with _global_generators(seed):
             observation, info = self.env.reset(seed=seed, options={**(options or {}), NEW_ROLLOUT_OPTION: True})
-        return self._instructed(observation), _with_success(info)
+        named = self._instructed(observation)
+        # Pixels differ from one graphics driver to the next, where the state is the same.
+        numbers = {name: value for name, value in named.items() if name != "pixels"}
+        info = {"initial_state": numbers if len(numbers) > 1 else named, **info}
+        return named, _with_success(info)
 
     def step(self, action: Array) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         with _no_reset(self.env.unwrapped):

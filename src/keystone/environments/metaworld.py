@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from typing import Any
 
 import gymnasium
@@ -12,38 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keystone.environments.benchmark import Benchmark, Observation
+from keystone.environments.graphics import OFF, choose_backend, no_graphics
 from keystone.errors import KeystoneError, nearest_name
 
 STATE = 39  #: numbers in Meta-World's own observation: hand, gripper and objects now and one step ago, and the goal
 ROBOT = 4  #: the first of them: the hand's position (m) and the gripper's opening
 FRAME = 256  #: pixels of a rendered image, in both directions
 CAMERA = "corner2"  #: hangs upside down; the image is turned round
-NEARER = (
-    0.75,
-    0.075,
-    0.7,
-)  #: where that camera is moved, as most who train on images do, so that the table fills the image
+#: Where that camera is moved, as most who train on images do, so that the table fills the image.
+NEARER = (0.75, 0.075, 0.7)
 
 
 @functools.cache
 def _classes() -> dict[str, Any]:
-    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")  # read when MuJoCo is imported; its own default needs a screen
+    choose_backend()
     try:
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS
     except ImportError as error:
         raise KeystoneError(f'Meta-World is not installed ({error}): pip install "keystone-robotics[eval]"') from error
     except Exception as error:  # MuJoCo looks for OpenGL when it is imported, and fails in many ways
-        raise _no_graphics(error) from error
+        raise no_graphics(error) from error
     return dict(sorted(ALL_V3_ENVIRONMENTS.items()))
-
-
-def _no_graphics(error: Exception) -> KeystoneError:
-    backend = os.environ.get("MUJOCO_GL", "not set")
-    return KeystoneError(
-        f"MuJoCo cannot draw here ({type(error).__name__}: {error}); MUJOCO_GL is {backend}. Without a screen set "
-        "MUJOCO_GL=egl (a GPU, or Mesa's libegl1) or MUJOCO_GL=osmesa (libosmesa6)"
-    )
 
 
 class MetaWorldEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
@@ -67,9 +55,8 @@ class MetaWorldEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         if render:
             sim.model.camera(CAMERA).pos = NEARER
         sim._partially_observable = False  # the goal is in the observation, as in MT1 and MT50
-        vars(sim).pop(
-            "sawyer_observation_space", None
-        )  # cached while the goal was hidden: it would clip the goal to zero
+        # cached while the goal was hidden: it would clip the goal to zero
+        vars(sim).pop("sawyer_observation_space", None)
         sim._set_task_called = True  # no task object: the initial state follows from the seed alone
         sim._freeze_rand_vec, sim.seeded_rand_vec = False, True
         self._task = np.zeros(len(classes), np.float32)
@@ -99,10 +86,12 @@ class MetaWorldEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
 
     def render(self) -> NDArray[np.uint8]:
         """(256, 256, 3) the table, seen from its corner."""
+        if os.environ.get("MUJOCO_GL") == OFF:
+            raise no_graphics("no OpenGL library was found")
         try:
             image: NDArray[np.uint8] = self.sim.render()
         except Exception as error:
-            raise _no_graphics(error) from error
+            raise no_graphics(error) from error
         return np.ascontiguousarray(image[::-1, ::-1])
 
     def close(self) -> None:

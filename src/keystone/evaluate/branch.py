@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 from keystone.attach import attach, detach
 from keystone.environments import find_benchmark
 from keystone.environments.benchmark import Array
+from keystone.errors import KeystoneError
+from keystone.evaluate.arms import Arm
 from keystone.evaluate.results import RoundRecord
 from keystone.evaluate.rollout import Episode, execute_chunk, roll_out
 from keystone.evaluate.settings import Settings
-from keystone.policies import Agent, load_agent
+from keystone.handle import Chosen
+from keystone.policies import load_agent
 from keystone.select import Round
 
 
@@ -27,7 +30,8 @@ class Branches:
     """The candidates of one round and where each of them led.
 
     Attributes:
-        success: (K,) whether the episode succeeded after each, the policy going on with one sample per round.
+        success: (K,) whether the episode succeeded after each, the policy going on with one sample per round; never after one
+            that is not finite, which is not executed.
         steps: (K,) of the whole episode after each.
         paths: for each candidate (n, 3) or (n, 2), where the hand was before and after every step of the chunk.
     """
@@ -38,20 +42,20 @@ class Branches:
 
 
 class Brancher:
-    """Branches rounds of episodes of one task; ``with Brancher(settings, task) as brancher: …``.
+    """Branches rounds of episodes of one task; ``with Brancher(settings, arm, task) as brancher: …``.
 
     Args:
         settings: of the evaluation that the rounds are from.
+        arm: that they are from.
         task: of the episodes.
     """
 
-    def __init__(self, settings: Settings, task: str) -> None:
-        self.settings, self.task = settings, task
+    def __init__(self, settings: Settings, arm: Arm, task: str) -> None:
+        self.settings, self.arm, self.task = settings, arm, task
         self.benchmark = find_benchmark(settings.env)
         self.agent = load_agent(settings.policy, settings.device)
         self.agent.fit(self.benchmark)
-        if settings.execute:
-            self.agent.execute = settings.execute
+        self.agent.execute = arm.execute or settings.execute or self.agent.execute
         self._envs: list[gymnasium.Env[Any, Any]] = []
 
     def __enter__(self) -> Brancher:
@@ -86,7 +90,7 @@ class Brancher:
 
         for one in branches:
             _bring(one, [action for record in rounds[:at] for action in record.actions], agent.history)
-        for one, chunk in zip(branches, _all_candidates(agent, branches[0], task, k, noise(at)), strict=True):
+        for one, chunk in zip(branches, self._all_candidates(branches[0], noise(at), rounds[at]), strict=True):
             follow(one)
             execute_chunk(one, chunk[: agent.execute], limit, follow)
             one.rounds = at + 1
@@ -95,11 +99,41 @@ class Brancher:
             results = roll_out(agent, handle, branches, task, limit)
         finally:
             detach(agent.policy)
+        valid = rounds[at].labels >= 0
         return Branches(
-            success=np.array([result.success for result in results]),
+            success=np.array([result.success for result in results]) & valid,
             steps=np.array([result.steps for result in results]),
             paths=[np.stack(path) for path in paths],
         )
+
+    def _all_candidates(self, one: Episode, seed: int, record: RoundRecord) -> Array:
+        """(K, T, D) the candidates of a round drawn again, in the environment's units: row j of a batch chooses candidate j.
+
+        Raises:
+            KeystoneError: if they are not those that were stored.
+        """
+        k = len(record.candidates)
+        drawn: list[Chosen] = []
+        positions = np.maximum(np.cumsum(record.labels >= 0) - 1, 0)  # a rule sees those only that are finite
+
+        def own_row(round: Round) -> int:
+            return int(positions[round.row])
+
+        handle = attach(self.agent.policy, k=k, rule=own_row, temperature=self.arm.temperature, check=False)
+        handle.on_round = drawn.append
+        try:
+            with handle.seeded([seed] * k):
+                chunks = self.agent.plan([one.history] * k, [self.task] * k)
+        finally:
+            detach(self.agent.policy)
+        again = drawn[-1].candidates[0].float().cpu().numpy()
+        size = max(1.0, float(np.abs(record.candidates[np.isfinite(record.candidates)]).max(initial=1.0)))
+        if not np.allclose(again, record.candidates, atol=1e-3 * size, equal_nan=True):
+            raise KeystoneError(
+                f"round {record.number} cannot be branched: drawn again, its candidates are not those that were stored "
+                "(another policy, simulator or version?)"
+            )
+        return chunks
 
 
 def _bring(one: Episode, actions: Sequence[Array], history: int) -> None:
@@ -110,17 +144,3 @@ def _bring(one: Episode, actions: Sequence[Array], history: int) -> None:
         observation, *_ = one.env.step(action)
         one.history.append(observation)
         one.steps += 1
-
-
-def _all_candidates(agent: Agent, one: Episode, task: str, k: int, seed: int) -> Array:
-    """(K, T, D) the candidates of a round drawn again, in the environment's units: row j of a batch chooses candidate j."""
-    handle = attach(agent.policy, k=k, rule=_own_row, check=False)
-    try:
-        with handle.seeded([seed] * k):
-            return agent.plan([one.history] * k, [task] * k)
-    finally:
-        detach(agent.policy)
-
-
-def _own_row(round: Round) -> int:
-    return min(round.row, len(round.chunks) - 1)  # fewer are left if some were not finite

@@ -33,7 +33,6 @@ class Watch:
         self.total = settings.episodes * settings.repeats * len(settings.tasks)
         self.counts = {str(arm): [0, 0] for arm in settings.arms}
         self.begin = self.printed = time.monotonic()
-        self.new = 0
         for row in stored:
             self._count(row.arm, [row.success])
         self.before = self.done

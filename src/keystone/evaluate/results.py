@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from keystone.evaluate.settings import Shard
+from keystone.evaluate.settings import Settings, Shard
+
+log = logging.getLogger("keystone")
 
 
 @dataclass(frozen=True)
@@ -75,3 +78,24 @@ class ShardResult:
     shard: Shard
     episodes: tuple[EpisodeResult, ...]
     seconds: float
+
+
+def given_up(settings: Settings, shard: Shard, reason: str, seconds: float = 0.0) -> ShardResult:
+    """All episodes of a shard as errors: counted, never dropped."""
+    log.error("gave up on %s: %s", shard, reason.strip().rpartition("\n")[2])
+    episodes = tuple(
+        EpisodeResult(
+            episode=number,
+            initial_state="",
+            initial_seed=settings.initial_seed(number),
+            noise_seed=settings.noise_seed(shard.repeat, shard.task, number, 0),
+            success=False,
+            steps=0,
+            rounds=0,
+            consensus=None,
+            latency_ms=None,
+            error=reason,
+        )
+        for number in shard.episodes
+    )
+    return ShardResult(shard, episodes, seconds)

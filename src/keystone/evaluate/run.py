@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import importlib.metadata
 import json
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import scipy.stats  # noqa: F401  (the table at the end needs it; better to hear now that it is missing)
 from rich.console import Console
 
 from keystone import __version__
@@ -20,8 +20,10 @@ from keystone.evaluate.progress import Watch
 from keystone.evaluate.settings import Settings
 from keystone.evaluate.store import Store
 from keystone.evaluate.summary import ArmSummary, as_markdown, summarise
-from keystone.evaluate.worker import check
-from keystone.policies.load import find_policy
+from keystone.evaluate.worker import check_for_others, checked_worker
+from keystone.files import written_whole
+from keystone.policies.fingerprint import fingerprint_policy
+from keystone.policies.load import find_policy, shipped_policies
 
 log = logging.getLogger("keystone")
 
@@ -60,22 +62,32 @@ def evaluate(
         retry_errors: roll out again what ended with an error.
     """
     console = console or Console(quiet=True)
-    check(settings)
     begin = time.monotonic()
     with Store(folder) as store:
-        store.claim({"policy": fingerprint_policy(settings.policy), **settings.identity()})
+        if folder.exists():  # else nobody works there, and nothing is made before the settings are known to be right
+            store.lock()
+        if executor is in_process:
+            executor = functools.partial(in_process, worker=checked_worker(settings))
+        else:
+            check_for_others(settings)
+        fingerprint = fingerprint_policy(settings.policy)  # once it was loaded, the commit of a hub policy is known
+        store.claim({"policy": fingerprint, **settings.identity()})
         _write(folder / "settings.json", json.dumps({**settings.as_dict(), "versions": versions()}, indent=2) + "\n")
         if retry_errors:
             store.forget_errors(settings.shards())
         shards = store.missing(settings.shards())
+        if shards:
+            _begin_session(store, versions())
         rows = store.episodes()
         stored = {(row.arm, row.task, row.repeat, row.episode) for row in rows}
-        with Watch(console, settings, [row for row in rows if _wanted(row, settings)]) as watch:
-            for result in executor(settings, shards):
+        with Watch(
+            console, settings, [row for row in rows if settings.asks_for(row.task, row.repeat, row.episode)]
+        ) as watch:
+            for result in executor(_for_workers(settings, fingerprint), shards):
                 store.add(result)
                 key = (str(result.shard.arm), result.shard.task, result.shard.repeat)
                 watch.add(result, [(*key, one.episode) not in stored for one in result.episodes])
-        rows = [row for row in store.episodes() if _wanted(row, settings)]
+        rows = [row for row in store.episodes() if settings.asks_for(row.task, row.repeat, row.episode)]
         new = watch.done - watch.before
     summaries = summarise(rows, [str(arm) for arm in settings.arms])
     _write(folder / "summary.json", json.dumps([one.as_dict() for one in summaries], indent=2) + "\n")
@@ -83,24 +95,28 @@ def evaluate(
     return Report(folder, summaries, new, time.monotonic() - begin)
 
 
-def _wanted(row: Any, settings: Settings) -> bool:
-    """A store may hold more than was asked for now: of tasks, episodes and repeats of earlier calls."""
-    return row.task in settings.tasks and row.episode < settings.episodes and row.repeat < settings.repeats
+def _for_workers(settings: Settings, fingerprint: str) -> Settings:
+    """The same, for processes that may run elsewhere: where the policy's folder is, and what must be in it."""
+    folder = find_policy(settings.policy)
+    if folder is None or settings.policy in shipped_policies():
+        return replace(settings, fingerprint=fingerprint)
+    return replace(settings, policy=str(folder.resolve()), fingerprint=fingerprint)
 
 
-def fingerprint_policy(name: str) -> str:
-    """A hash of a policy's configuration and weights; for a name on the hub, the name."""
-    folder = find_policy(name)
-    if folder is None:
-        return name
-    digest = hashlib.sha256()
-    files = [path for path in sorted(folder.glob("*")) if path.suffix in (".safetensors", ".json") and path.is_file()]
-    for path in files:
-        digest.update(path.name.encode())
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()[:16]
+def _begin_session(store: Store, now: dict[str, str]) -> None:
+    """Note the versions of packages, and say so if earlier episodes were rolled out with others."""
+    changed = {}
+    for _, earlier in store.sessions():
+        for name in sorted({*earlier, *now}):
+            if earlier.get(name) != now.get(name):
+                changed[name] = f"{name} was {earlier.get(name, 'missing')}, now {now.get(name, 'missing')}"
+    if changed:
+        log.warning(
+            "%s: earlier episodes were rolled out with other versions (%s); arms may differ for that reason alone",
+            store.folder,
+            "; ".join(changed.values()),
+        )
+    store.add_session(now)
 
 
 def versions() -> dict[str, str]:
@@ -112,10 +128,9 @@ def versions() -> dict[str, str]:
 
 def _write(path: Path, text: str) -> None:
     """Whole or not at all."""
-    part = path.with_suffix(path.suffix + ".part")
     try:
-        part.write_text(text)
-        part.replace(path)
+        with written_whole(path) as draft:
+            draft.write_text(text)
     except OSError as error:
         raise KeystoneError(
             f"cannot write {path}: {error.strerror}. The episodes are stored; the same command goes on"

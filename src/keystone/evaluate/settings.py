@@ -14,7 +14,7 @@ from keystone.sample.noise import mix
 from keystone.select.rules.checks import whole
 
 DEFAULT_ARMS = (Arm.parse("first"), Arm.parse("keystone:k=16"))
-#: Demonstrations begin at states from here on; those of evaluations lie below.
+#: Demonstrations begin at states with seeds from here on; those of evaluations lie below.
 DEMONSTRATIONS = 2**30
 
 
@@ -50,7 +50,7 @@ class Settings:
     """Everything that decides the outcome of an evaluation.
 
     Attributes:
-        policy: name of a shipped policy, folder, or LeRobot's name on the hub.
+        policy: name of a shipped policy, folder, LeRobot's name on the hub, or ``package.module:function``.
         env: name of a benchmark, see `keystone.environments.find_benchmark`.
         tasks: of the benchmark; every arm does all of them.
         episodes: initial states per task, the same for all arms and repeats.
@@ -60,8 +60,10 @@ class Settings:
         shard: episodes that are rolled out together.
         max_steps: after which an episode has failed; None is the benchmark's number.
         execute: steps of a chunk that are executed before the next round; None is the policy's number.
-        device: of a LeRobot policy; None is its checkpoint's.
+        device: of the policy; None is its checkpoint's.
         keep_rounds: store the candidates of every round, for reports.
+        any_task: also those that the policy was not trained on.
+        fingerprint: of the policy's files, which workers compare with what they find; None compares nothing.
     """
 
     policy: str
@@ -76,6 +78,8 @@ class Settings:
     execute: int | None = None
     device: str | None = None
     keep_rounds: bool = False
+    any_task: bool = False
+    fingerprint: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("episodes", "repeats", "shard"):
@@ -115,14 +119,23 @@ class Settings:
         """Of the policy's noise: the same for all arms, so that the noise of K = 1 is candidate 0 of K's."""
         return mix(self.seed, repeat, zlib.crc32(task.encode()), episode, round)
 
+    def asks_for(self, task: str, repeat: int, episode: int) -> bool:
+        """Whether an episode belongs to it; a store may hold more, of earlier calls."""
+        return task in self.tasks and repeat < self.repeats and episode < self.episodes
+
     def identity(self) -> dict[str, Any]:
         """What must not change when a run is resumed. Arms, tasks, episodes and repeats may be added."""
-        names = ("env", "seed", "shard", "max_steps", "execute", "keep_rounds")
+        names = ("env", "seed", "shard", "max_steps", "execute", "device", "keep_rounds")
         return {name: getattr(self, name) for name in names}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as in a YAML file."""
-        return {**asdict(self), "tasks": list(self.tasks), "arms": [str(arm) for arm in self.arms]}
+        values = {**asdict(self), "tasks": list(self.tasks), "arms": [str(arm) for arm in self.arms]}
+        return {name: values[name] for name in _GIVEN}
+
+
+#: What users say; the fingerprint is found out.
+_GIVEN = [name for name in Settings.__dataclass_fields__ if name != "fingerprint"]
 
 
 def settings_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -> Settings:
@@ -132,10 +145,9 @@ def settings_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -
     >>> settings_from({"policy": "p", "env": "pusht", "tasks": ["pusht"], "arms": arms}).arms[1]
     Arm(rule='medoid', k=4, temperature=1.0, metric='l2', execute=None, params=())
     """
-    known = list(Settings.__dataclass_fields__)
     for name in given:
-        if name not in known:
-            raise KeystoneError(f"unknown setting {name!r}: {nearest_name(name, known)}")
+        if name not in _GIVEN:
+            raise KeystoneError(f"unknown setting {name!r}: {nearest_name(name, _GIVEN)}")
     values = {name: value for name, value in given.items() if value is not None}
     for name in ("policy", "env"):
         if not isinstance(values.get(name), str):
@@ -146,7 +158,8 @@ def settings_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -
             raise KeystoneError(f"task {task!r}: expected a name")
     if "arms" in values:
         values["arms"] = tuple(_arm(arm) for arm in _listed("arms", values["arms"]))
-    for name, kind, wanted in (("device", str, "a name"), ("keep_rounds", bool, "true or false")):
+    checks = (("device", str, "a name"), ("keep_rounds", bool, "true or false"), ("any_task", bool, "true or false"))
+    for name, kind, wanted in checks:
         if not isinstance(values.get(name, kind()), kind):
             raise KeystoneError(f"{name}={values[name]!r}: expected {wanted}")
     try:

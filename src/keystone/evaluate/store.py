@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import datetime
 import io
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 
 from keystone.errors import KeystoneError
+from keystone.evaluate.lock import FolderLock
 from keystone.evaluate.results import RoundRecord, ShardResult
 from keystone.evaluate.settings import Shard
 
 FILE = "episodes.sqlite"
-SCHEMA = 1
+SCHEMA = 2
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE sessions (begun TEXT NOT NULL, versions TEXT NOT NULL);
 CREATE TABLE episodes (
     arm TEXT NOT NULL, task TEXT NOT NULL, repeat INTEGER NOT NULL, episode INTEGER NOT NULL,
     success INTEGER NOT NULL, steps INTEGER NOT NULL, rounds INTEGER NOT NULL,
@@ -72,7 +74,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / FILE
-        self._lock: Any = None
+        self._lock: FolderLock | None = None
         self._database: sqlite3.Connection | None = None
 
     def __enter__(self) -> Store:
@@ -90,26 +92,26 @@ class Store:
             self._lock.close()
             self._lock = None
 
+    def lock(self) -> None:
+        """Keep others from working in the same folder, which is made if it is not there.
+
+        Raises:
+            KeystoneError: if somebody else works there.
+        """
+        if self._lock is None:
+            self._lock = FolderLock(self.folder)
+
     def claim(self, identity: dict[str, Any]) -> None:
         """Make the store, or open the one that is there, and keep others from working in the same folder.
 
         Raises:
             KeystoneError: if somebody else works there, if it holds another evaluation, or if it is damaged.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / "lock").open("w")
-        except OSError as error:
-            raise KeystoneError(f"cannot work in {self.folder}: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise KeystoneError(
-                f"another evaluation is running in {self.folder}: wait for it, or give another --out"
-            ) from None
+        self.lock()
         with self._speaking_plainly():
             if self._is_empty():
                 self._make(identity)
+        self._take_over(identity)
         before = self.identity()
         changed = [name for name in identity if before.get(name) != identity[name]]
         if changed:
@@ -119,15 +121,29 @@ class Store:
                 "be added to this one"
             )
 
+    def _take_over(self, identity: dict[str, Any]) -> None:
+        """An evaluation that never got anywhere, because of a wrong device, say, may still become another one."""
+        with self._speaking_plainly(), self.database as database:
+            database.execute(
+                "UPDATE meta SET value = ? WHERE key = 'identity' AND NOT EXISTS (SELECT 1 FROM episodes)",
+                (json.dumps(identity),),
+            )
+
+    def _connect(self) -> sqlite3.Connection:
+        """Where nothing can be locked, SQLite must not try to either."""
+        if self._lock is not None and not self._lock.works:
+            return sqlite3.connect(f"{self.path.resolve().as_uri()}?nolock=1", uri=True)
+        return sqlite3.connect(self.path, timeout=30.0)
+
     def _is_empty(self) -> bool:
         """Nothing is there yet, or what a process left that was killed while it made the tables."""
         if not self.path.exists():
             return True
-        with contextlib.closing(sqlite3.connect(self.path)) as database:
+        with contextlib.closing(self._connect()) as database:
             return not database.execute("SELECT 1 FROM sqlite_master").fetchall()
 
     def _make(self, identity: dict[str, Any]) -> None:
-        database = sqlite3.connect(self.path)
+        database = self._connect()
         with contextlib.closing(database), database:
             database.executescript("BEGIN;" + _TABLES)
             database.executemany(
@@ -141,12 +157,12 @@ class Store:
             if not self.path.is_file():
                 raise KeystoneError(f"{self.folder} holds no {FILE}: expected the folder of a `keystone eval`")
             with self._speaking_plainly():
-                database = sqlite3.connect(self.path, timeout=30.0)
+                database = self._connect()
                 problems = [row[0] for row in database.execute("PRAGMA quick_check")]
                 if problems != ["ok"]:
                     raise sqlite3.DatabaseError(problems[0])
                 tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
-                if not {"meta", "episodes", "shards", "rounds"} <= tables:
+                if not {"meta", "episodes", "shards", "rounds"} <= tables:  # what every schema has
                     raise sqlite3.DatabaseError("its tables are missing")
                 schema = database.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
             if schema != (str(SCHEMA),):
@@ -176,26 +192,44 @@ class Store:
         identity: dict[str, Any] = json.loads(row[0]) if row else {}
         return identity
 
+    def add_session(self, versions: Mapping[str, str]) -> None:
+        """Note that from now on episodes are rolled out with these versions of packages."""
+        begun = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        with self._speaking_plainly(), self.database as database:
+            database.execute("INSERT INTO sessions VALUES (?, ?)", (begun, json.dumps(dict(versions))))
+
+    def sessions(self) -> list[tuple[str, dict[str, str]]]:
+        """When episodes were rolled out, and with which versions of packages; the earliest first."""
+        with self._speaking_plainly():
+            rows = self.database.execute("SELECT begun, versions FROM sessions ORDER BY rowid").fetchall()
+        return [(begun, json.loads(versions)) for begun, versions in rows]
+
     def add(self, result: ShardResult) -> None:
-        """Store a shard, in one transaction. Episodes that are there already stay as they are."""
+        """Store a shard, in one transaction. Episodes that are there already stay as they are, and so do their rounds."""
         arm, shard = str(result.shard.arm), result.shard
         key = (arm, shard.task, shard.repeat)
+        with self._speaking_plainly():
+            stored = {
+                row[0]
+                for row in self.database.execute(
+                    "SELECT episode FROM episodes WHERE arm = ? AND task = ? AND repeat = ?", key
+                )
+            }
+        fresh = [one for one in result.episodes if one.episode not in stored]
         episodes = [
             (*key, one.episode, one.success, one.steps, one.rounds, one.initial_state, one.initial_seed,
              str(one.noise_seed), one.consensus, one.latency_ms, one.error)
-            for one in result.episodes
+            for one in fresh
         ]  # fmt: skip
         rounds = [
             (*key, one.episode, kept.number, kept.step, kept.index, kept.synthesised, kept.consensus, kept.spread,
              _pack(kept.candidates), _pack(kept.labels), _pack(kept.actions))
-            for one in result.episodes
+            for one in fresh
             for kept in one.kept
         ]  # fmt: skip
         with self._speaking_plainly(), self.database as database:
-            database.executemany(
-                "INSERT OR IGNORE INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", episodes
-            )
-            database.executemany("INSERT OR IGNORE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rounds)
+            database.executemany("INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", episodes)
+            database.executemany("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rounds)
             database.execute(
                 "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)",
                 (*key, shard.first, shard.count, result.seconds),
@@ -254,11 +288,6 @@ class Store:
             )
             for number, step, candidates, labels, chosen, made, consensus, spread, actions in rows
         ]
-
-    def seconds(self) -> float:
-        """Time spent in shards, added up over all workers."""
-        with self._speaking_plainly():
-            return float(self.database.execute("SELECT COALESCE(SUM(seconds), 0) FROM shards").fetchone()[0])
 
 
 def _pack(array: Any) -> bytes:

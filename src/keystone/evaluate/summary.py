@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keystone.compare.intervals import paired_bootstrap, wilson
+from keystone.compare.comparison import compare, rate_of
+from keystone.compare.outcomes import Outcomes
+from keystone.compare.read_run import outcomes_of
 from keystone.evaluate.store import EpisodeRow
 
 if TYPE_CHECKING:
@@ -22,12 +25,12 @@ class ArmSummary:
     Attributes:
         arm: its name.
         episodes: how many were rolled out.
-        rate: share that succeeded; episodes that ended with an error did not.
-        interval: Wilson's, 95 %.
+        rate: mean over tasks; episodes that ended with an error did not succeed.
+        interval: 95 %, Wilson's; repeats of one initial state do not count as independent.
         repeats_std: standard deviation of the rate across repeats; None for one repeat.
-        difference: to the first arm, mean over the initial states that both have; None for the first.
-        difference_interval: 95 %, resampling initial states.
-        paired: initial states that both arms have, by hash.
+        difference: to the first arm; None for the first, or if both have no task in common.
+        difference_interval: 95 %, with initial states as units.
+        pairing: whether the initial states of both are the same, in words.
         latency_ms: median time of one round for one observation.
         consensus: mean share of the winning cluster.
         errors: episodes that ended with an error.
@@ -41,7 +44,7 @@ class ArmSummary:
     repeats_std: float | None
     difference: float | None
     difference_interval: tuple[float, float] | None
-    paired: int
+    pairing: str
     latency_ms: float | None
     consensus: float | None
     errors: int
@@ -54,62 +57,33 @@ class ArmSummary:
 def summarise(rows: Sequence[EpisodeRow], arms: Sequence[str]) -> list[ArmSummary]:
     """One summary for each arm that has episodes; the first arm is what the others are compared with."""
     by_arm = {arm: [row for row in rows if row.arm == arm] for arm in arms}
-    baseline = _States(by_arm[arms[0]])
-    return [_summary(arm, mine, None if arm == arms[0] else baseline) for arm, mine in by_arm.items() if mine]
+    outcomes = {arm: outcomes_of(arm, mine, Path(), {}) for arm, mine in by_arm.items() if mine}
+    first = outcomes.get(arms[0])
+    return [
+        _summary(mine, by_arm[arm], None if arm == arms[0] or first is None else first)
+        for arm, mine in outcomes.items()
+    ]
 
 
-def _summary(arm: str, rows: Sequence[EpisodeRow], baseline: _States | None) -> ArmSummary:
-    successes = sum(row.success for row in rows)
-    repeats = sorted({row.repeat for row in rows})
-    rates = [np.mean([row.success for row in rows if row.repeat == repeat]) for repeat in repeats]
-    tasks = sorted({row.task for row in rows})
-    mean, low, high, paired = _difference_to(baseline, _States(rows), tasks)
-    latencies = [row.latency_ms for row in rows if row.latency_ms is not None]
+def _summary(arm: Outcomes, rows: Sequence[EpisodeRow], first: Outcomes | None) -> ArmSummary:
+    rate = rate_of(arm)
+    together = first is not None and set(first.tasks) & set(arm.tasks)
+    comparison = compare(first, arm) if first is not None and together else None
     consensus = [row.consensus for row in rows if row.consensus is not None]
     return ArmSummary(
-        arm=arm,
-        episodes=len(rows),
-        rate=successes / len(rows),
-        interval=wilson(successes, len(rows)),
-        repeats_std=float(np.std(rates, ddof=1)) if len(rates) > 1 else None,
-        difference=mean,
-        difference_interval=None if low is None or high is None else (low, high),
-        paired=paired,
-        latency_ms=float(np.median(latencies)) if latencies else None,
+        arm=arm.name,
+        episodes=rate.episodes,
+        rate=rate.rate,
+        interval=rate.interval,
+        repeats_std=rate.repeats[1] if rate.repeats else None,
+        difference=comparison.overall.difference if comparison else None,
+        difference_interval=comparison.overall.interval if comparison else None,
+        pairing=comparison.pairing.reason if comparison else "",
+        latency_ms=arm.time[1] if arm.time else None,
         consensus=float(np.mean(consensus)) if consensus else None,
-        errors=sum(row.error is not None for row in rows),
-        by_task={task: float(np.mean([row.success for row in rows if row.task == task])) for task in tasks},
+        errors=rate.errors,
+        by_task={task: float(np.mean([row.success for row in rows if row.task == task])) for task in arm.tasks},
     )
-
-
-def _difference_to(
-    baseline: _States | None, mine: _States, tasks: Sequence[str]
-) -> tuple[float | None, float | None, float | None, int]:
-    """Mean difference, its interval, and over how many initial states."""
-    shared = mine.shared(baseline) if baseline is not None else []
-    if baseline is None or not shared:
-        return None, None, None, 0
-    differences = [np.array([mine[key] - baseline[key] for key in shared if key[0] == task]) for task in tasks]
-    return *paired_bootstrap([values for values in differences if len(values)]), len(shared)
-
-
-class _States(dict[tuple[str, int], float]):
-    """Mean success over the repeats of each initial state, by task and episode.
-
-    An episode whose worker died has no hash: it did not succeed, and must not drop out of the difference.
-    """
-
-    def __init__(self, rows: Sequence[EpisodeRow]) -> None:
-        outcomes: dict[tuple[str, int], list[bool]] = {}
-        self.hashes: dict[tuple[str, int], set[str]] = {}
-        for row in rows:
-            outcomes.setdefault((row.task, row.episode), []).append(row.success)
-            self.hashes.setdefault((row.task, row.episode), set()).update({row.initial_state} - {""})
-        super().__init__({key: float(np.mean(values)) for key, values in outcomes.items()})
-
-    def shared(self, other: _States) -> list[tuple[str, int]]:
-        """The states that both have, and that no hash tells apart."""
-        return [key for key in self if key in other and len(self.hashes[key] | other.hashes[key]) <= 1]
 
 
 def lines(summaries: Sequence[ArmSummary]) -> list[list[str]]:
@@ -144,6 +118,8 @@ def as_table(summaries: Sequence[ArmSummary]) -> Table:
 
     heading, *rows = lines(summaries)
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))  # two arms fit into 80 columns
+    strange = [f"{one.arm} is {one.pairing}" for one in summaries if one.pairing.startswith("unpaired")]
+    table.caption = "\n".join(strange) or None
     for number, name in enumerate(heading):
         table.add_column(name, justify="left" if number == 0 else "right", no_wrap=number > 0, overflow="fold")
     for row in rows:

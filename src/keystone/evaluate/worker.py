@@ -2,45 +2,95 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import json
+import logging
+import socket
 import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
+import torch
 
 from keystone.attach import detach
-from keystone.environments import find_benchmark
-from keystone.errors import KeystoneError
+from keystone.environments import Benchmark, find_benchmark
+from keystone.errors import KeystoneError, nearest_name
 from keystone.evaluate.arms import Arm
-from keystone.evaluate.results import ShardResult
+from keystone.evaluate.results import EpisodeResult, ShardResult, given_up
 from keystone.evaluate.rollout import Episode, roll_out
 from keystone.evaluate.settings import Settings, Shard
-from keystone.policies import load_agent
+from keystone.named import is_reference
+from keystone.policies import Agent, load_agent
+from keystone.policies.fingerprint import fingerprint_policy
+from keystone.policies.load import check_device, trained_for, trained_on
+
+log = logging.getLogger("keystone")
 
 
 class Worker:
     """Rolls out shards, one after the other."""
 
     def __init__(self, settings: Settings) -> None:
-        import torch
-
-        torch.set_num_threads(1)  # parallel work is a matter of processes; results must not depend on threads
         self.settings = settings
         self.benchmark = find_benchmark(settings.env)
-        self.agent = load_agent(settings.policy, settings.device)
-        self.agent.fit(self.benchmark)
+        self.agent = _load(settings, self.benchmark)
         self._execute = settings.execute or self.agent.execute
         self._checked: set[Arm] = set()
         self._task = ""
         self._envs: list[gymnasium.Env[Any, Any]] = []
 
     def run(self, shard: Shard) -> ShardResult:
-        """Roll out one shard."""
+        """Roll out one shard. What goes wrong with it, other than with the set-up, is the result of its episodes.
+
+        Raises:
+            KeystoneError: if the set-up is wrong, so that the same would happen to every shard.
+            ImportError: if a package is missing, which is the same.
+        """
+        torch.set_num_threads(1)  # parallel work is a matter of processes; results must not depend on threads
         begin = time.perf_counter()
+        try:
+            results = self._roll_out(shard)
+        except (KeystoneError, ImportError):
+            raise
+        except Exception as error:
+            self.close()
+            reason = "".join(traceback.format_exception(error))
+            return given_up(self.settings, shard, reason, time.perf_counter() - begin)
+        if any(result.error for result in results):
+            self.close()  # whatever went wrong may have left them broken
+        return ShardResult(shard, tuple(results), time.perf_counter() - begin)
+
+    def check_arms(self) -> None:
+        """Attach every arm once.
+
+        Raises:
+            KeystoneError: if one of them does not go with the policy.
+        """
+        for arm in self.settings.arms:
+            self._attach(arm, check=False)
+            detach(self.agent.policy)
+
+    def close(self) -> None:
+        """Let the environments go; one that cannot be closed keeps nobody from going on."""
+        for env in self._envs:
+            try:
+                env.close()
+            except Exception as error:  # noqa: PERF203 (each of them must be tried)
+                log.warning("an environment of %s could not be closed: %r", self._task, error)
+        self._envs.clear()
+
+    def _attach(self, arm: Arm, check: bool) -> Any:
+        self.agent.execute = arm.execute or self._execute
+        return arm.attach(self.agent.policy, check=check)
+
+    def _roll_out(self, shard: Shard) -> list[EpisodeResult]:
         settings = self.settings
-        self.agent.execute = shard.arm.execute or self._execute
-        handle = shard.arm.attach(self.agent.policy, check=shard.arm not in self._checked)
+        handle = self._attach(shard.arm, check=shard.arm not in self._checked)
         try:
             episodes = [
                 Episode(
@@ -56,15 +106,7 @@ class Worker:
         finally:
             detach(self.agent.policy)
         self._checked.add(shard.arm)
-        if any(result.error for result in results):
-            self.close()  # whatever went wrong may have left them broken
-        return ShardResult(shard, tuple(results), time.perf_counter() - begin)
-
-    def close(self) -> None:
-        """Let the environments go."""
-        for env in self._envs:
-            env.close()
-        self._envs.clear()
+        return results
 
     def _environments(self, task: str, count: int) -> list[gymnasium.Env[Any, Any]]:
         if task != self._task:
@@ -75,41 +117,91 @@ class Worker:
         return self._envs[:count]
 
 
+def _load(settings: Settings, benchmark: Benchmark) -> Agent:
+    """The policy, ready for the benchmark's environments, after making sure that it is the one that is meant."""
+    with _as_set_up(f"policy {settings.policy!r} cannot be loaded"):
+        agent = load_agent(settings.policy, settings.device)
+    if settings.fingerprint is not None and settings.fingerprint != fingerprint_policy(settings.policy):
+        raise KeystoneError(
+            f"policy {settings.policy!r} on {socket.gethostname()} is not the one that this evaluation was begun with: "
+            "its files differ"
+        )
+    with _as_set_up(f"policy {settings.policy!r} cannot be tried in {settings.env}"):
+        agent.fit(benchmark)
+    return agent
+
+
+@contextlib.contextmanager
+def _as_set_up(problem: str) -> Iterator[None]:
+    """What would happen to every shard is said once, in a line; missing packages have a line of their own."""
+    try:
+        yield
+    except (KeystoneError, ImportError):
+        raise
+    except Exception as error:
+        raise KeystoneError(f"{problem}: {type(error).__name__}: {error}") from error
+
+
 _latest: tuple[str, Worker] | None = None
 
 
-def run_shard(settings: Settings, shard: Shard) -> ShardResult:
-    """Roll out a shard in this process, with the worker of the shard before if it was of the same evaluation."""
+def start(settings: Settings) -> Worker:
+    """The worker of this process: that of the shard before, if it was of the same evaluation, else a new one."""
     global _latest
-    key = json.dumps([settings.policy, settings.device, settings.identity()])
+    key = json.dumps([settings.policy, settings.fingerprint, settings.identity()])
     if _latest is None or _latest[0] != key:
         if _latest is not None:
             _latest[1].close()
         _latest = key, Worker(settings)
-    return _latest[1].run(shard)
+    return _latest[1]
 
 
-def check(settings: Settings) -> None:
-    """Find out now, not in a worker hours later, whether policy, tasks and arms go together.
+def run_shard(settings: Settings, shard: Shard) -> ShardResult:
+    """Roll out a shard in this process."""
+    return start(settings).run(shard)
+
+
+def checked_worker(settings: Settings) -> Worker:
+    """A worker, after finding out now, not hours later, whether policy, tasks and arms go together.
 
     Raises:
         KeystoneError: if they do not.
     """
-    from keystone.errors import nearest_name
-
-    benchmark = find_benchmark(settings.env)
-    known = benchmark.tasks()
+    known = find_benchmark(settings.env).tasks()
     for task in settings.tasks:
         if task not in known:
-            raise KeystoneError(f"{settings.env} has no task {task!r}: {nearest_name(task, known)}")
-    agent = load_agent(settings.policy, settings.device)
+            _refuse_task(settings, task, known)
+    worker = Worker(settings)
     for task in settings.tasks:
-        if agent.tasks and task not in agent.tasks:
+        if worker.agent.tasks and task not in worker.agent.tasks and not settings.any_task:
             raise KeystoneError(
-                f"policy {settings.policy!r} was not trained on {task!r}: {nearest_name(task, agent.tasks)}"
+                f"policy {settings.policy!r} was not trained on {task!r} (--any-task goes on nevertheless): "
+                f"{nearest_name(task, worker.agent.tasks)}"
             )
-    agent.fit(benchmark)
-    for arm in settings.arms:
-        agent.execute = arm.execute or settings.execute or agent.execute
-        arm.attach(agent.policy, check=False)
-        detach(agent.policy)
+    worker.check_arms()
+    return worker
+
+
+def _refuse_task(settings: Settings, task: str, known: tuple[str, ...]) -> None:
+    home = trained_for(settings.policy)
+    if home not in (None, settings.env) and task in trained_on(settings.policy):
+        raise KeystoneError(
+            f"policy {settings.policy!r} was trained for {home} and its tasks, which {settings.env} does not have: "
+            f"--env {home}"
+        )
+    raise KeystoneError(f"{settings.env} has no task {task!r}: {nearest_name(task, known)}")
+
+
+def check_for_others(settings: Settings) -> None:
+    """The same where other processes do the work: the policy is loaded on the CPU where one can choose, and not kept.
+
+    Raises:
+        KeystoneError: if policy, tasks and arms do not go together.
+    """
+    if settings.device is not None:
+        check_device(settings.device)
+    # A function of the user's own may know no device.
+    checked_worker(settings if is_reference(settings.policy) else replace(settings, device="cpu"))
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -134,13 +134,17 @@ class FlowPolicy(nn.Module):
 
 
 def save_flow(policy: FlowPolicy, folder: Path) -> None:
-    """Write config.json and the weights, in half precision: sampling noise is a thousand times what rounding changes."""
+    """Write config.json and the weights, in half precision: sampling noise is a thousand times what rounding changes.
+
+    The statistics of observations and actions stay in full: they may be of any size.
+    """
     from safetensors.torch import save_file
 
     config = {"type": TYPE, **dataclasses.asdict(policy.config)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    halves = {name: value.detach().half().contiguous() for name, value in policy.state_dict().items()}
-    save_file(halves, str(folder / WEIGHTS))
+    weights = {name: value.detach().half().contiguous() for name, value in policy.named_parameters()}
+    statistics = {name: value for name, value in policy.state_dict().items() if name not in weights}
+    save_file({**weights, **statistics}, str(folder / WEIGHTS))
 
 
 def load_flow(folder: Path) -> FlowPolicy:

@@ -29,7 +29,7 @@ class FlowAgent(Agent):
 
     @execute.setter
     def execute(self, steps: int) -> None:
-        if steps > self.policy.config.horizon:
+        if not 1 <= steps <= self.policy.config.horizon:
             raise KeystoneError(f"execute={steps}: this policy plans {self.policy.config.horizon} steps")
         self.policy.config = dataclasses.replace(self.policy.config, n_action_steps=steps)
 
@@ -42,7 +42,7 @@ class FlowAgent(Agent):
                 f"{states.shape[1]}: it was trained for another one"
             )
         with torch.no_grad():
-            chunks: Array = self.policy(torch.from_numpy(states)).numpy()
+            chunks: Array = self.policy(torch.from_numpy(states).to(self.policy.action_mean.device)).cpu().numpy()
         dims = list(self.policy.config.relative)
         if dims:
             positions = np.stack([observation["agent_pos"] for observation in now])

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from keystone.errors import KeystoneError, nearest_name
+from keystone.named import is_reference, make_named
 from keystone.policies.agent import Agent
 from keystone.policies.flow import TYPE, load_flow
 from keystone.policies.flow_agent import FlowAgent
@@ -22,7 +26,8 @@ def shipped_policies() -> dict[str, Path]:
 
 
 def find_policy(name: str) -> Path | None:
-    """The folder of a shipped policy or of a checkpoint on disk; None for what may be a name on the hub.
+    """The folder of a shipped policy or of a checkpoint on disk; None for what may be a name on the hub, or is the name of a
+    function (``package.module:function``).
 
     >>> find_policy("metaworld-mixt")
     Traceback (most recent call last):
@@ -38,21 +43,34 @@ def find_policy(name: str) -> Path | None:
                 f"{name} holds no config.json: expected a folder that `keystone train` or LeRobot wrote"
             )
         return folder
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+    if is_reference(name) or (name.count("/") == 1 and not name.startswith((".", "/", "~"))):
         return None
     raise KeystoneError(
-        f"there is no policy {name!r}: expected a folder, a LeRobot name on the hub (user/name) or one that comes with "
-        f"KeyStone; {nearest_name(name, shipped)}"
+        f"there is no policy {name!r}: expected a folder, a LeRobot name on the hub (user/name), package.module:function or "
+        f"one that comes with KeyStone; {nearest_name(name, shipped)}"
     )
 
 
 def trained_on(name: str) -> tuple[str, ...]:
     """The tasks that a policy was trained on, where ``keystone train`` made it; else none."""
+    record = _record(name)
+    return () if record is None else tuple(record["tasks"])
+
+
+def trained_for(name: str) -> str | None:
+    """The benchmark that a policy was trained for, where ``keystone train`` made it and said so."""
+    benchmark = (_record(name) or {}).get("benchmark")
+    return None if benchmark is None else str(benchmark)
+
+
+def _record(name: str) -> dict[str, Any] | None:
+    """How a policy was made, where ``keystone train`` made it."""
     folder = find_policy(name)
     if folder is None or not (folder / RECORD).is_file():
-        return ()
+        return None
     try:
-        return tuple(json.loads((folder / RECORD).read_text())["tasks"])
+        record: dict[str, Any] = json.loads((folder / RECORD).read_text())
+        return {**record, "tasks": tuple(record["tasks"])}
     except (ValueError, KeyError, TypeError) as error:
         raise KeystoneError(f"{folder / RECORD} cannot be read: {error}") from error
 
@@ -61,17 +79,48 @@ def load_agent(name: str, device: str | None = None) -> Agent:
     """A policy, ready to plan.
 
     Args:
-        name: of a shipped policy, or a folder that ``keystone train`` or LeRobot wrote, or LeRobot's name on the hub.
-        device: where a LeRobot policy runs; default what its checkpoint says.
+        name: of a shipped policy, or a folder that ``keystone train`` or LeRobot wrote, or LeRobot's name on the hub, or
+            ``package.module:function``, which returns an `Agent`.
+        device: where the policy runs; default what its checkpoint says. A function gets it as ``device``.
+
+    Raises:
+        KeystoneError: if it cannot be loaded, or not on that device.
     """
+    if device is not None:
+        check_device(device, here=True)
     folder = find_policy(name)
-    if folder is not None:
-        try:
-            kind = json.loads((folder / "config.json").read_text()).get("type")
-        except (ValueError, AttributeError) as error:
-            raise KeystoneError(f"{folder / 'config.json'} cannot be read: {error}") from error
-        if kind == TYPE:
-            return FlowAgent(load_flow(folder), trained_on(name))
+    if folder is None and is_reference(name):
+        return make_named(name, Agent, device=device)  # type: ignore[type-abstract]
+    if folder is not None and _kind(folder) == TYPE:
+        return FlowAgent(load_flow(folder).to(device or "cpu"), trained_on(name))
     from keystone.policies.lerobot_agent import LeRobotAgent
 
-    return LeRobotAgent(str(folder or name), device, trained_on(name))
+    try:
+        return LeRobotAgent(str(folder or name), device, trained_on(name))
+    except KeystoneError as error:
+        if folder is not None:
+            raise
+        reason = " ".join(str(error).split())  # the hub answers in several lines
+        raise KeystoneError(f"there is no folder {name}, and as a name on the hub: {reason}") from error
+
+
+def check_device(name: str, here: bool = False) -> None:
+    """Raise a KeystoneError if there are no devices of this name; if it is to be used here, also if this machine has none."""
+    try:
+        device = torch.device(name)
+        if here:
+            torch.empty(0, device=device)
+    except (
+        RuntimeError,
+        AssertionError,
+        NotImplementedError,
+    ) as error:  # each kind of device has its own way to be missing
+        reason = str(error).partition("\n")[0]
+        raise KeystoneError(f"device {name!r} cannot be used: {reason}") from error
+
+
+def _kind(folder: Path) -> Any:
+    try:
+        return json.loads((folder / "config.json").read_text()).get("type")
+    except (ValueError, AttributeError) as error:
+        raise KeystoneError(f"{folder / 'config.json'} cannot be read: {error}") from error

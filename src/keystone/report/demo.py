@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from keystone.compare.comparison import compare
+from keystone.compare.read_run import outcomes_of
 from keystone.environments import find_benchmark
 from keystone.evaluate.branch import Brancher
 from keystone.evaluate.results import RoundRecord
@@ -26,7 +28,7 @@ TRIED = 5  #: rounds that are branched, to show the one in which the choice matt
 
 @dataclass(frozen=True)
 class Pair:
-    """The same episode under both arms."""
+    """The same episode with one sample per round and with KeyStone."""
 
     one: EpisodeRow
     many: EpisodeRow
@@ -35,44 +37,59 @@ class Pair:
         return f"{self.one.task}, initial state {self.one.episode}"
 
 
-def pairs(rows: Sequence[EpisodeRow], settings: Settings) -> list[Pair]:
-    """Episodes of the first two arms with the same initial state and noise."""
-    one, many = (str(arm) for arm in settings.arms[:2])
+def pairs(rows: Sequence[EpisodeRow], one: str, many: str) -> list[Pair]:
+    """Episodes of two arms with the same initial state and noise."""
     others = {(row.task, row.repeat, row.episode): row for row in rows if row.arm == many}
     both = [(row, others.get((row.task, row.repeat, row.episode))) for row in rows if row.arm == one]
     return [Pair(row, other) for row, other in both if other and other.initial_state == row.initial_state]
 
 
 def write_page(
-    settings: Settings, folder: Path, summaries: Sequence[ArmSummary], command: str
+    settings: Settings, folder: Path, summaries: Sequence[ArmSummary], about: str, command: str
 ) -> tuple[Path, list[str]]:
-    """Write ``index.html`` and its pictures into the folder of a run; returns its path and what could not be done."""
+    """Write ``index.html`` and its pictures into the folder of a run.
+
+    Args:
+        settings: of the run; its first arm is one sample per round, its last KeyStone, those between are controls.
+        folder: of the run.
+        summaries: of its arms.
+        about: what a reader has to know of the policy.
+        command: that does the same for the reader's own policy.
+
+    Returns:
+        The path of the page, and what could not be done.
+    """
     problems: list[str] = []
     with Store(folder) as store:
-        both = pairs(store.episodes(), settings)
+        rows = [row for row in store.episodes() if settings.asks_for(row.task, row.repeat, row.episode)]
+        both = pairs(rows, str(settings.arms[0]), str(settings.arms[-1]))
         won = [pair for pair in both if pair.many.success and not pair.one.success]
         lost = [pair for pair in both if pair.one.success and not pair.many.success]
-        page = Page(_headline(summaries))
+        page = Page(
+            f"{settings.arms[-1]}: {100 * summaries[-1].rate:.0f} % of episodes succeed, with one sample "
+            f"{100 * summaries[0].rate:.0f} %"
+        )
         page.text(
-            f"Policy {settings.policy}: {len(settings.tasks)} tasks, {settings.episodes} initial states each. Both arms begin "
-            "in the same states, and the one sample of K = 1 is among the candidates of KeyStone.",
+            f"{len(settings.tasks)} tasks, {settings.episodes} initial states each. All arms begin in the same states, and "
+            f"the one sample of K = 1 is among the candidates of KeyStone. {about}",
             quiet=True,
         )
         page.table(lines(summaries))
+        for sentence in verdicts(rows, settings):
+            page.text(sentence)
         page.text(
             f"Of {len(both)} episodes, {len(won)} failed with one sample and succeeded with KeyStone; {len(lost)} went the "
-            "other way; in the others both came to the same. Intervals are 95 %: Wilson's for rates; for the difference a "
-            "bootstrap over initial states."
+            "other way; in the others both came to the same. Intervals are 95 %, with initial states as units."
         )
         page.heading("By task")
         page.table(_by_task(summaries))
         for pair in won[:1] or lost[:1]:
             rounds = store.rounds(pair.many.arm, pair.many.task, pair.many.repeat, pair.many.episode)
-            if rounds and settings.arms[1].k > 1:
+            if rounds:
                 _add_round(page, settings, folder, pair, rounds)
             alone = store.rounds(pair.one.arm, pair.one.task, pair.one.repeat, pair.one.episode)
             try:
-                _add_film(page, settings, folder, pair, alone, rounds)
+                _add_film(page, settings, folder, pair, alone, rounds, len(won) if won else len(lost))
             except NoPicture as error:
                 problems.append(str(error))
                 page.text(str(error), quiet=True)
@@ -83,16 +100,15 @@ def write_page(
     return path, problems
 
 
-def _headline(summaries: Sequence[ArmSummary]) -> str:
-    one, many = summaries[:2]
-    assert many.difference is not None
-    assert many.difference_interval is not None
-    low, high = many.difference_interval
-    verdict = "helps" if low > 0 else "hurts" if high < 0 else "makes no clear difference"
-    return (
-        f"KeyStone {verdict} here: {100 * one.rate:.0f} % → {100 * many.rate:.0f} % "
-        f"({100 * many.difference:+.0f} points, 95 % between {100 * low:+.0f} and {100 * high:+.0f})"
-    )
+def verdicts(rows: Sequence[EpisodeRow], settings: Settings) -> list[str]:
+    """KeyStone against each of the other arms, one sentence each."""
+    outcomes = {
+        str(arm): outcomes_of(str(arm), [row for row in rows if row.arm == str(arm)], Path(), {})
+        for arm in settings.arms
+    }
+    many = outcomes.pop(str(settings.arms[-1]))
+    found = [(name, compare(one, many)) for name, one in outcomes.items()]
+    return [f"{many.name} against {name}: {one.verdict.replace('B is ', 'it is ')}." for name, one in found]
 
 
 def _by_task(summaries: Sequence[ArmSummary]) -> list[list[str]]:
@@ -105,7 +121,7 @@ def _add_round(page: Page, settings: Settings, folder: Path, pair: Pair, rounds:
     """Branch some rounds, and show the one in which what became of a candidate depended most on where it lay."""
     row = pair.many
     numbers = np.unique(np.linspace(0, len(rounds) - 1, TRIED).round().astype(int)).tolist()
-    with Brancher(settings, row.task) as brancher:
+    with Brancher(settings, settings.arms[-1], row.task) as brancher:
         tried = [(number, brancher.branch(row.repeat, row.episode, rounds, number)) for number in numbers]
     number, branches = max(tried, key=lambda one: separation(rounds[one[0]].candidates, one[1].success))
     record = rounds[number]
@@ -142,6 +158,7 @@ def _add_film(
     pair: Pair,
     alone: Sequence[RoundRecord],
     rounds: Sequence[RoundRecord],
+    such: int,
 ) -> None:
     benchmark = find_benchmark(settings.env)
     films = [
@@ -152,9 +169,10 @@ def _add_film(
     ]
     captions = [
         f"{name}: {f'done in {row.steps} steps' if row.success else 'failed'}"
-        for name, row in (("K = 1", pair.one), (f"KeyStone, K = {settings.arms[1].k}", pair.many))
+        for name, row in (("K = 1", pair.one), (f"KeyStone, K = {settings.arms[-1].k}", pair.many))
     ]
     save_film(folder / "episode.gif", films, captions)
     save_strip(folder / "episode.png", films, captions)
     page.heading(f"The same episode under both: {pair}")
     page.image(folder / "episode.gif", "; ".join(captions))
+    page.text(f"The first of {such} episodes in which the two came to a different end like this.", quiet=True)

@@ -88,14 +88,17 @@ def find_adapter(policy: Any) -> tuple[Adapter, Any]:
     """
     from keystone.sample.adapters import ADAPTERS
 
+    # Those for one family first, wherever they were registered: what fits any policy is the last resort.
+    adapters = sorted(ADAPTERS.values(), key=lambda adapter: adapter.home == "anybody")
     for candidate in _inside(policy):
-        for adapter in ADAPTERS.values():
+        for adapter in adapters:
             if adapter.owns(candidate):
                 return adapter, candidate
     supported = sorted(name for name, adapter in ADAPTERS.items() if not adapter.refusal)
     raise KeystoneError(
-        f"no adapter knows a {type(policy).__name__}. Supported: {', '.join(supported)}. For another policy name the "
-        'method that draws the noise and returns (B, T, D) chunks: keystone.attach(policy, site="sample_actions")'
+        f"no adapter knows a {type(policy).__name__}. Supported: {', '.join(supported)}. A policy of your own "
+        "needs encode(observation) and sample(context, noise), named so; or name the method that draws the noise and returns "
+        '(B, T, D) chunks: keystone.attach(policy, site="sample_actions")'
     )
 
 

@@ -93,7 +93,7 @@ def verify(
             if uniform:
                 rows[0] = (rows[0] + 1) / 2
             with count_calls(encoders) as single, GivenNoise(*rows) as given:
-                expected = original()
+                expected = original().detach()
             if given.left:
                 return found(
                     f"the policy drew noise of shapes {given.drawn}, expected {[tuple(row.shape) for row in rows]}: "

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from keystone.errors import KeystoneError
+from keystone.files import written_whole
 from keystone.train.demonstration import Demonstration
 from keystone.train.experts import Expert
-from keystone.train.files import written_whole
 from keystone.train.progress import Tell, silent
 
 FLUSH = 5  #: demonstrations after which what there is is stored: a few seconds of work

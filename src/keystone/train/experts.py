@@ -15,6 +15,7 @@ from keystone.environments.benchmark import Array
 from keystone.environments.metaworld import STATE, MetaWorldEnv
 from keystone.environments.pusht import PushTEnv
 from keystone.errors import KeystoneError, nearest_name
+from keystone.evaluate.settings import DEMONSTRATIONS
 from keystone.train.demonstration import Demonstration
 from keystone.train.imperfection import MOTION, REGIMES, Hand
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Initial states of demonstrations are drawn with seeds from the first of these up to the second. Evaluation takes 0, 1, 2,
 #: ...: no policy is tested on a state that it was shown.
-FIRST_SEED, LAST_SEED = 2**30, 2**31
+FIRST_SEED, LAST_SEED = DEMONSTRATIONS, 2**31
 
 
 class Expert(ABC):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from keystone.errors import KeystoneError
-from keystone.train.files import written_whole
+from keystone.files import written_whole
 from keystone.train.progress import Tell, silent
 
 

@@ -14,11 +14,11 @@ from safetensors import SafetensorError
 
 from keystone import __version__
 from keystone.errors import KeystoneError
+from keystone.files import written_whole
 from keystone.policies.load import RECORD
 from keystone.train.collect import Collection, collect
 from keystone.train.demonstration import Demonstration
 from keystone.train.experts import Expert
-from keystone.train.files import written_whole
 from keystone.train.optimise import Learner, Schedule, optimise
 from keystone.train.plan import Plan
 from keystone.train.progress import Tell, progress_bar

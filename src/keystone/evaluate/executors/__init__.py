@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from keystone.evaluate.results import ShardResult
 from keystone.evaluate.settings import Settings, Shard
 
+if TYPE_CHECKING:
+    from keystone.evaluate.worker import Worker
+
 #: Yields the result of every shard once, in any order.
 Executor = Callable[[Settings, Sequence[Shard]], Iterator[ShardResult]]
 
+#: How often a shard is tried whose worker dies.
+TRIES = 3
 
-def in_process(settings: Settings, shards: Sequence[Shard]) -> Iterator[ShardResult]:
-    """One after the other, here."""
+
+def in_process(settings: Settings, shards: Sequence[Shard], worker: Worker | None = None) -> Iterator[ShardResult]:
+    """One after the other, here; with a worker that is ready, if there is one."""
     from keystone.evaluate.worker import Worker
 
     if not shards:
         return
-    worker = Worker(settings)
+    worker = worker or Worker(settings)
     try:
         for shard in shards:
             yield worker.run(shard)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from keystone.errors import KeystoneError
-from keystone.evaluate.executors.failed import TRIES, given_up
-from keystone.evaluate.results import ShardResult
+from keystone.evaluate.executors import TRIES
+from keystone.evaluate.results import ShardResult, given_up
 from keystone.evaluate.settings import Settings, Shard
 
 
@@ -19,7 +19,8 @@ class RayCluster:
     """An executor on Ray. A shard whose worker dies is tried again by Ray, three times in all.
 
     Args:
-        address: "local" starts a cluster on this machine, "auto" finds the running one, or the address of one.
+        address: "local" starts a cluster on this machine, "auto" finds the running one, or the address of one. In a process
+            that is connected to a cluster already, that one is used, and the connection stays.
         workers: how many shards run at once; None as many as the cluster has CPUs.
         gpus: share of a GPU that each worker needs.
     """
@@ -28,14 +29,18 @@ class RayCluster:
         self.address, self.workers, self.gpus = address, workers, gpus
 
     def __call__(self, settings: Settings, shards: Sequence[Shard]) -> Iterator[ShardResult]:
+        if not shards:
+            return
         with self._connected() as ray:
             from keystone.evaluate.worker import run_shard
 
-            remote = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)(run_shard)
+            on_cluster = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)
+            remote = on_cluster(run_shard)
             resources = ray.cluster_resources()
             if resources.get("GPU", 0.0) < self.gpus:
                 raise KeystoneError(f"--gpus {self.gpus:g}: the Ray cluster has {resources.get('GPU', 0.0):g}")
             limit = self.workers or max(1, int(resources.get("CPU", 1)))
+            _try_out(ray, on_cluster(_start), settings)
             waiting, running = deque(shards), dict[Any, Shard]()
             try:
                 while waiting or running:
@@ -47,13 +52,8 @@ class RayCluster:
                     try:
                         yield ray.get(done)
                     except ray.exceptions.RayTaskError as error:
-                        raise error.cause if isinstance(error.cause, KeystoneError) else error from None
-                    except (
-                        ray.exceptions.WorkerCrashedError,
-                        ray.exceptions.RayActorError,
-                        ray.exceptions.NodeDiedError,
-                        ray.exceptions.OutOfMemoryError,
-                    ):
+                        raise _own(error) from None
+                    except _deaths(ray):
                         yield given_up(settings, shard, f"its Ray worker died {TRIES} times")
             finally:
                 for reference in running:
@@ -71,6 +71,9 @@ class RayCluster:
             import ray
         except ImportError:
             raise KeystoneError('--ray needs Ray: pip install "keystone-robotics[ray]"') from None
+        if ray.is_initialized():
+            yield ray
+            return
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's way from now on; it warns otherwise
         options: dict[str, Any] = {
             "address": self.address,
@@ -89,3 +92,34 @@ class RayCluster:
             yield ray
         finally:
             ray.shutdown()
+
+
+def _start(settings: Settings) -> None:
+    """In a Ray worker: load the policy."""
+    from keystone.evaluate.worker import start
+
+    start(settings)
+
+
+def _try_out(ray: Any, begin: Any, settings: Settings) -> None:
+    """One worker first: if not even that can start, no shard is to blame, and nothing is to be stored."""
+    try:
+        ray.get(begin.remote(settings))
+    except ray.exceptions.RayTaskError as error:
+        raise _own(error) from None
+    except _deaths(ray) as error:
+        raise KeystoneError(
+            f"a Ray worker died {TRIES} times while it loaded the policy, so nothing was rolled out: out of memory, or "
+            "something that is imported ends the process. Ray's logs say more"
+        ) from error
+
+
+def _own(error: Any) -> Exception:
+    """What a worker raised, where it is in words for the user."""
+    found: Exception = error.cause if isinstance(error.cause, (KeystoneError, ImportError)) else error
+    return found
+
+
+def _deaths(ray: Any) -> tuple[type[Exception], ...]:
+    kinds = ray.exceptions
+    return kinds.WorkerCrashedError, kinds.RayActorError, kinds.NodeDiedError, kinds.OutOfMemoryError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import multiprocessing
 import os
@@ -11,18 +12,27 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 
-from keystone.evaluate.executors.failed import TRIES, given_up
-from keystone.evaluate.results import ShardResult
+from keystone.errors import KeystoneError
+from keystone.evaluate.executors import TRIES
+from keystone.evaluate.results import ShardResult, given_up
 from keystone.evaluate.settings import Settings, Shard
-from keystone.evaluate.worker import run_shard
+from keystone.evaluate.worker import run_shard, start
 
 log = logging.getLogger("keystone")
+
+_STILLBORN = (
+    "the worker processes died while they started, so nothing was rolled out. In a script, what starts an evaluation must "
+    'stand below `if __name__ == "__main__":`, because every worker imports the script; else the policy may not fit in memory '
+    "so often (fewer --workers), or something that is imported ends the process. What they printed says more"
+)
 
 
 class Processes:
     """An executor with several processes. If one dies, what was under way is tried again, one shard at a time, so that the
-    shard that kills its worker is known; after three times its episodes count as errors.
+    shard that kills its worker is known; after three times its episodes count as errors. If none of them lives long enough to
+    load the policy, no shard is to blame, and a KeystoneError is raised.
     """
 
     def __init__(self, workers: int) -> None:
@@ -30,11 +40,15 @@ class Processes:
 
     def __call__(self, settings: Settings, shards: Sequence[Shard]) -> Iterator[ShardResult]:
         waiting, suspects, deaths = deque(shards), deque[Shard](), Counter[Shard]()
+        # Without a lock, which a worker that is killed could take with it.
+        started = multiprocessing.get_context("spawn").RawValue(ctypes.c_bool, False)
         while waiting or suspects:
             # Shards that were under way when a worker died run one after the other, the others together.
             try:
-                yield from _run(1 if suspects else self.workers, settings, suspects or waiting)
+                yield from _run(1 if suspects else self.workers, settings, suspects or waiting, started)
             except _Died as died:  # noqa: PERF203 (that is what the loop is for)
+                if not started.value:
+                    raise KeystoneError(_STILLBORN) from None
                 log.warning("a worker died; %d shards are tried again", len(died.under_way))
                 for shard in died.under_way:
                     deaths[shard] += len(died.under_way) == 1
@@ -56,17 +70,16 @@ class _Died(Exception):
         self.under_way = under_way
 
 
-def _run(workers: int, settings: Settings, queue: deque[Shard]) -> Iterator[ShardResult]:
+def _run(workers: int, settings: Settings, queue: deque[Shard], started: Any) -> Iterator[ShardResult]:
     """Work off a queue with new processes; no more shards leave it than there are processes."""
-    context = multiprocessing.get_context(
-        "spawn"
-    )  # a fork would copy threads and GL contexts in the middle of their work
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_with_parent)
+    # A fork would copy threads and GL contexts in the middle of their work.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(started,))
     running: dict[Future[ShardResult], Shard] = {}
     try:
         while queue or running:
             while queue and len(running) < workers:
-                running[pool.submit(run_shard, settings, queue[0])] = queue[0]
+                running[pool.submit(_run_shard, settings, queue[0])] = queue[0]
                 queue.popleft()  # not before: a pool whose worker died meanwhile takes nothing
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
@@ -85,8 +98,20 @@ def _run(workers: int, settings: Settings, queue: deque[Shard]) -> Iterator[Shar
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _leave_with_parent() -> None:
+_started: Any = None
+
+
+def _run_shard(settings: Settings, shard: Shard) -> ShardResult:
+    """In a worker: roll out a shard, and let the parent know before that the policy could be loaded."""
+    start(settings)
+    _started.value = True
+    return run_shard(settings, shard)
+
+
+def _begin(started: Any) -> None:
     """In a worker: go when the parent goes, even if it was killed and could not say so."""
+    global _started
+    _started = started
     os.environ["OMP_NUM_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends its workers
 

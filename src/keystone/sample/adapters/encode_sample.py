@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
+from keystone.errors import KeystoneError
 from keystone.sample.adapter import Adapter, Seam, Window
 from keystone.sample.widen import widen
 
@@ -19,6 +20,8 @@ class EncodeSampleSeam(Seam):
 
     def sample(self, context: Any, noise: Tensor) -> Tensor:
         sample, session = super().sample, self._keystone  # type: ignore[misc]
+
+        _check_rows(context, len(noise))
 
         def original() -> Tensor:
             # The caller's own noise if nothing is to be chosen; else it is drawn again, where the self-check can replace it.
@@ -34,6 +37,20 @@ class EncodeSampleSeam(Seam):
             dtype=noise.dtype,
             stochastic=bool(getattr(self, "stochastic", False)),
         )
+
+
+def _check_rows(context: Any, rows: int) -> None:
+    """Every tensor of the context must have a row for each observation, or it cannot be given one for each candidate."""
+    for value in tree_leaves(context):
+        if isinstance(value, Tensor) and value.shape[:1] != (rows,):
+            raise KeystoneError(
+                f"encode returned a tensor of shape {tuple(value.shape)} for {rows} observations: expected one row for each"
+            )
+        if not isinstance(value, (Tensor, str, int, float, bool, type(None))):
+            raise KeystoneError(
+                f"encode returned a {type(value).__name__}, which is not known to hold one row for each observation: use "
+                "tensors in lists, tuples or dicts"
+            )
 
 
 class EncodeSampleAdapter(Adapter):
@@ -55,9 +72,12 @@ class EncodeSampleAdapter(Adapter):
         if not callable(encode) or not callable(sample):
             return False
         try:
-            return list(inspect.signature(sample).parameters) == ["context", "noise"]
+            parameters = inspect.signature(sample).parameters
         except (TypeError, ValueError):  # built in, or from a compiled module: not ours to know
             return False
+        # A default for the noise would mean that the policy calls sample without it, and draws inside.
+        required = [name for name, one in parameters.items() if one.default is inspect.Parameter.empty]
+        return list(parameters) == required == ["context", "noise"]
 
     def module(self, policy: Any) -> Any:
         return policy

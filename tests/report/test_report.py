@@ -1,0 +1,115 @@
+"""Figures, films and the page."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keystone.environments import find_benchmark
+from keystone.environments.graphics import no_graphics
+from keystone.evaluate.branch import Branches
+from keystone.evaluate.results import RoundRecord
+from keystone.evaluate.settings import settings_from
+from keystone.evaluate.store import EpisodeRow
+from keystone.report.demo import pairs, separation, verdicts
+from keystone.report.film import BANNER, NoPicture, film_episode, save_film, save_strip
+from keystone.report.outcomes import draw_outcomes
+from keystone.report.page import Page
+from keystone.report.style import save
+
+
+def record(k=8, synthesised=False):
+    random = np.random.default_rng(0)
+    labels = np.array([0] * 5 + [1] * 2 + [-1])
+    return RoundRecord(3, 24, random.normal(size=(k, 16, 4)).astype(np.float32), labels, 2, synthesised, 5 / 7, 0.4,
+                       np.zeros((8, 4), np.float32))  # fmt: skip
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("outcomes", ["mixed", "all", "none"])
+def test_the_figure_of_a_round(dims, outcomes, tmp_path):
+    random = np.random.default_rng(1)
+    success = {"mixed": np.arange(8) % 2 == 0, "all": np.ones(8, bool), "none": np.zeros(8, bool)}[outcomes]
+    paths = [random.normal(size=(9, dims)).cumsum(0).astype(np.float32) for _ in range(8)]
+    figure = draw_outcomes(record(synthesised=outcomes == "all"), Branches(success, np.full(8, 99), paths), "push-v3")
+    png, _ = save(figure, tmp_path, "round")
+    with Image.open(png) as image:
+        assert len(set(image.convert("RGB").resize((80, 40)).get_flattened_data())) > 20
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    shown = 7  # the eighth was not finite
+    assert labels[0] == f"{int(success[:shown].sum())} then succeeded"
+    assert labels[2] == ("nearest to what was executed" if outcomes == "all" else "chosen")
+
+
+def test_a_film_and_a_strip(tmp_path):
+    films = [[np.full((64, 64, 3), 10 * n, np.uint8) for n in range(length)] for length in (5, 3)]
+    save_film(tmp_path / "film.gif", films, ["K = 1: failed", "KeyStone: done"])
+    save_strip(tmp_path / "strip.png", films, ["K = 1: failed", "KeyStone: done"], count=4)
+    with Image.open(tmp_path / "film.gif") as film:
+        assert (film.n_frames, film.size) == (5, (128, 64 + BANNER))
+        film.seek(4)
+        last = np.asarray(film.convert("RGB"))[BANNER + 32]
+        assert abs(int(last[32, 0]) - 40) < 8  # the last frame of the longer
+        assert abs(int(last[96, 0]) - 20) < 8  # the shorter one waits at its end
+    with Image.open(tmp_path / "strip.png") as strip:
+        assert strip.size == (256, 2 * (64 + BANNER))
+
+
+def test_filming_follows_the_actions():
+    frames = film_episode(find_benchmark("pusht"), "pusht", 3, np.full((7, 2), 100.0, np.float32), every=3)
+    assert len(frames) == 4  # the beginning, after 3 and 6, the end
+    assert frames[0].dtype == np.uint8
+    assert (frames[0] != frames[-1]).any()
+
+
+def test_no_picture_is_an_error_of_its_own():
+    class Blind:
+        def render(self):
+            raise no_graphics("no library")
+
+        def reset(self, seed):
+            pass
+
+        def close(self):
+            pass
+
+    class Dark:
+        def make(self, task, render):
+            return Blind()
+
+    with pytest.raises(NoPicture, match="no images can be rendered here: MuJoCo cannot draw here"):
+        film_episode(Dark(), "any", 0, np.zeros((1, 1)), 1)
+
+
+def test_text_on_the_page_is_text():
+    page = Page("<b>")
+    page.heading("<h>")
+    page.text("<t>", quiet=True)
+    page.code("<c>")
+    page.table([["<1>", "n"], ["<2>", "3"]])
+    html = page.html()
+    for letter in "bhtc12":
+        assert f"&lt;{letter}&gt;" in html
+        assert f"<{letter}>" not in html.replace("<title>", "").replace("<h2>", "")
+
+
+def row(arm, episode, success, state=None):
+    return EpisodeRow(arm, "push-v3", 0, episode, success, 9, 2, state or f"s{episode}", episode, 0, None, 2.0, None)
+
+
+def test_pairs_are_the_same_state():
+    rows = [row("a", 0, True), row("b", 0, False), row("a", 1, True), row("b", 1, True, "elsewhere"), row("a", 2, True)]
+    assert [(pair.one.episode, pair.many.success) for pair in pairs(rows, "a", "b")] == [(0, False)]
+
+
+def test_keystone_is_compared_with_every_other_arm():
+    arms = ["first", "first:temperature=0.6", "keystone:k=16"]
+    settings = settings_from({"policy": "p", "env": "e", "tasks": ["push-v3"], "arms": arms, "episodes": 30})
+    good = {"first": 10, "first:temperature=0.6": 24, "keystone:k=16": 25}
+    rows = [row(arm, episode, episode < good[arm]) for arm in arms for episode in range(30)]
+    plain, cooler = verdicts(rows, settings)
+    assert plain.startswith("keystone:k=16 against first: it is better: +50.0 points")
+    assert cooler.startswith("keystone:k=16 against first:temperature=0.6: no clear difference: +3.3 points")
+
+
+def test_separation_of_equal_candidates_is_nothing():
+    assert separation(np.zeros((4, 2, 2), np.float32), np.array([True, False, True, False])) == 0.0
