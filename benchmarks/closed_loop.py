@@ -1,8 +1,7 @@
 """Closed-loop evaluation: what it comes to, episodes per second, and how that scales with processes.
 
 ``python -m benchmarks.closed_loop`` (part of ``make bench``) evaluates the policies that come with the package on the tasks
-that they were trained on, and writes ``benchmarks/results/closed_loop.json``. Interrupted, it goes on where it was; ``--quick`` is a
-tenth.
+that they were trained on, and writes ``benchmarks/results/closed_loop.json``. Interrupted, it goes on where it was.
 """
 
 from __future__ import annotations
