@@ -364,3 +364,12 @@ def test_errors_are_tried_again_only_if_asked_for(toy, tmp_path, monkeypatch):
     for row in table(tmp_path / "run"):
         with Store(tmp_path / "run") as store:
             assert len(store.rounds(row.arm, row.task, row.repeat, row.episode)) == row.rounds
+
+
+def test_arms_are_remembered_in_the_order_in_which_they_were_first_asked_for(tmp_path):
+    with Store(tmp_path) as store:
+        store.claim({"env": "toy"})
+        assert store.add_arms(["first", "keystone:k=16"]) == ["first", "keystone:k=16"]
+    with Store(tmp_path) as store:
+        assert store.add_arms(["medoid:k=16"]) == ["first", "keystone:k=16", "medoid:k=16"]
+        assert store.add_arms(["keystone:k=16", "first"]) == ["first", "keystone:k=16", "medoid:k=16"]

@@ -170,7 +170,7 @@ def test_a_sampler_that_may_draw_its_own_noise_is_not_for_it():
             return super().sample(context, noise)
 
     assert not ADAPTER.owns(Drawing())
-    with pytest.raises(KeystoneError, match=r"sample\(context, noise\), named so"):
+    with pytest.raises(KeystoneError, match=r"sample\(context, noise\), its parameters named so"):
         keystone.attach(Drawing())
 
 
@@ -208,3 +208,14 @@ def test_contexts_without_a_row_for_each_observation_are_refused(pack, message):
     rows = 3 if "2, 2" in message else 2
     with torch.no_grad(), pytest.raises(KeystoneError, match=message.replace("(2, 2", "(2, 3")):
         policy(torch.zeros(rows, 3))
+
+
+def test_flat_chunks_are_refused():
+    class Flat(Own):
+        def sample(self, context, noise):
+            return super().sample(context, noise).flatten(1)
+
+    policy = Flat()
+    keystone.attach(policy, k=4)
+    with torch.no_grad(), pytest.raises(KeystoneError, match=r"chunks of shape \(12,\).*expected \(T, D\)"):
+        policy(torch.zeros(2, 3))

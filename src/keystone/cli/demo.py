@@ -14,7 +14,8 @@ ABOUT = (
     "of what it learnt is right, which is where a choice by majority can help."
 )
 COMMAND = (
-    "keystone eval --policy YOUR_POLICY --env YOUR_ENV --arm first --arm keystone:k=16 --episodes 50 --out runs/mine"
+    "keystone eval --policy YOUR_POLICY --env YOUR_ENV --episodes 50 --out runs/mine \\\n"
+    "    --arm first --arm first:temperature=0.6 --arm keystone:k=16"
 )
 
 
@@ -47,14 +48,11 @@ def run(out: Path = Path("out"), episodes: int = 20, workers: int = min(2, os.cp
          "keep_rounds": True}
     )  # fmt: skip
     folder = out / "demo"
-    console.print(
-        f"{POLICY} on {len(settings.tasks)} Meta-World tasks, {episodes} initial states each: one sample a round (first), "
-        "one cooler sample, and KeyStone with sixteen",
-        highlight=False,
-    )
+    console.print("One sample a round (first), one cooler sample, and KeyStone with sixteen", highlight=False)
     try:
         report = evaluate(settings, folder, make_executor(workers), console)
         console.print(as_table(report.summaries))
+        console.print("Drawing: one round with all its candidates executed to the end, and an episode …")
         page, problems = write_page(settings, folder, report.summaries, ABOUT, COMMAND)
     except KeyboardInterrupt:
         raise KeystoneError(f"interrupted; what was done is stored in {folder}, and the same command goes on") from None

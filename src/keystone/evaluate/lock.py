@@ -30,7 +30,8 @@ class FolderLock:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = (folder / "lock").open("a")
         except OSError as error:
-            raise KeystoneError(f"cannot work in {folder}: {error.strerror}") from None
+            problem = "it is a file, expected a folder" if folder.is_file() else error.strerror
+            raise KeystoneError(f"cannot work in {folder}: {problem}") from None
         self.works = True
         try:
             _lock(self._file)

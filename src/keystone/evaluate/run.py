@@ -72,7 +72,9 @@ def evaluate(
             check_for_others(settings)
         fingerprint = fingerprint_policy(settings.policy)  # once it was loaded, the commit of a hub policy is known
         store.claim({"policy": fingerprint, **settings.identity()})
-        _write(folder / "settings.json", json.dumps({**settings.as_dict(), "versions": versions()}, indent=2) + "\n")
+        arms = store.add_arms([str(arm) for arm in settings.arms])
+        about = {**settings.as_dict(), "arms": arms, "versions": versions()}
+        _write(folder / "settings.json", json.dumps(about, indent=2) + "\n")
         if retry_errors:
             store.forget_errors(settings.shards())
         shards = store.missing(settings.shards())
@@ -80,6 +82,14 @@ def evaluate(
             _begin_session(store, versions())
         rows = store.episodes()
         stored = {(row.arm, row.task, row.repeat, row.episode) for row in rows}
+        whole = sum(shard.count for shard in settings.shards())
+        left = sum(shard.count for shard in shards)
+        console.print(
+            f"{settings.policy} in {settings.env}: {len(settings.tasks)} tasks × {settings.episodes} initial states × "
+            f"{settings.repeats} repeats × {len(settings.arms)} arms = {whole} episodes, {whole - left} of them stored already",
+            soft_wrap=True,
+            highlight=False,
+        )
         with Watch(
             console, settings, [row for row in rows if settings.asks_for(row.task, row.repeat, row.episode)]
         ) as watch:
@@ -89,7 +99,9 @@ def evaluate(
                 watch.add(result, [(*key, one.episode) not in stored for one in result.episodes])
         rows = [row for row in store.episodes() if settings.asks_for(row.task, row.repeat, row.episode)]
         new = watch.done - watch.before
-    summaries = summarise(rows, [str(arm) for arm in settings.arms])
+    summaries = summarise(
+        rows, arms
+    )  # also those of earlier calls: the first of all is what the others are compared with
     _write(folder / "summary.json", json.dumps([one.as_dict() for one in summaries], indent=2) + "\n")
     _write(folder / "summary.md", as_markdown(summaries))
     return Report(folder, summaries, new, time.monotonic() - begin)

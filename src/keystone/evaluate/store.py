@@ -192,6 +192,15 @@ class Store:
         identity: dict[str, Any] = json.loads(row[0]) if row else {}
         return identity
 
+    def add_arms(self, arms: Sequence[str]) -> list[str]:
+        """Note that these are wanted; returns all that ever were, in the order in which they were first asked for."""
+        with self._speaking_plainly(), self.database as database:
+            row = database.execute("SELECT value FROM meta WHERE key = 'arms'").fetchone()
+            known: list[str] = json.loads(row[0]) if row else []
+            known += [arm for arm in arms if arm not in known]
+            database.execute("INSERT OR REPLACE INTO meta VALUES ('arms', ?)", (json.dumps(known),))
+        return known
+
     def add_session(self, versions: Mapping[str, str]) -> None:
         """Note that from now on episodes are rolled out with these versions of packages."""
         begun = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -65,10 +65,7 @@ def write_page(
         both = pairs(rows, str(settings.arms[0]), str(settings.arms[-1]))
         won = [pair for pair in both if pair.many.success and not pair.one.success]
         lost = [pair for pair in both if pair.one.success and not pair.many.success]
-        page = Page(
-            f"{settings.arms[-1]}: {100 * summaries[-1].rate:.0f} % of episodes succeed, with one sample "
-            f"{100 * summaries[0].rate:.0f} %"
-        )
+        page = Page("Success: " + ", ".join(f"{100 * one.rate:.0f} % with {one.arm}" for one in summaries))
         page.text(
             f"{len(settings.tasks)} tasks, {settings.episodes} initial states each. All arms begin in the same states, and "
             f"the one sample of K = 1 is among the candidates of KeyStone. {about}",

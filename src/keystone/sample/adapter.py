@@ -97,8 +97,8 @@ def find_adapter(policy: Any) -> tuple[Adapter, Any]:
     supported = sorted(name for name, adapter in ADAPTERS.items() if not adapter.refusal)
     raise KeystoneError(
         f"no adapter knows a {type(policy).__name__}. Supported: {', '.join(supported)}. A policy of your own "
-        "needs encode(observation) and sample(context, noise), named so; or name the method that draws the noise and returns "
-        '(B, T, D) chunks: keystone.attach(policy, site="sample_actions")'
+        "needs the methods encode(observation) and sample(context, noise), its parameters named so; or name the method that "
+        'draws the noise and returns (B, T, D) chunks: keystone.attach(policy, site="sample_actions")'
     )
 
 

@@ -205,6 +205,11 @@ class Session:
 
     def _finish(self, drawn: Drawn, draw_candidates: Callable[[int], Draws]) -> Tensor:
         """Keep what replaying needs, if asked to, and choose."""
+        if drawn.candidates.ndim != 4:
+            raise KeystoneError(
+                f"the sampler returned chunks of shape {tuple(drawn.candidates.shape[2:])} for each observation: expected "
+                "(T, D), steps and action dimensions"
+            )
         if self.keep:
             k = drawn.candidates.shape[1]
             with self.lock:
