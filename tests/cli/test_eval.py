@@ -188,6 +188,10 @@ def test_the_benchmark_and_the_policy_of_the_guide(tmp_path):
         (["--device", "gpu"], "device 'gpu' cannot be used: "),
         (["--device", "gpu", "--workers", "2"], "device 'gpu' cannot be used: "),
         (["--policy", "metaworld-mixed", "--env", "pusht", "--tasks", "push-v3"], "was trained for metaworld"),
+        (
+            ["--policy", "pusht-mixed", "--tasks", "push-v3"],
+            "was trained for pusht and its tasks, not for metaworld: --env pusht",
+        ),
         (["--env", "no_such_module:Thing"], "no_such_module cannot be imported"),
         (
             ["--env", "keystone.environments:BENCHMARKS"],
@@ -237,3 +241,20 @@ def test_ctrl_c_says_how_to_go_on(config, tmp_path):
     assert f"interrupted; what was done is stored in {tmp_path / 'run'}, and the same command goes on" in error
     assert "Traceback" not in error
     assert table(tmp_path / "run")
+
+
+def test_arms_without_an_option_of_their_own(capsys):
+    """`--tasks a b` takes several, so that `--arm a b` is what one tries first."""
+    assert main(["eval", "--arm", "first", "keystone:k=4"]) == 2
+    assert "every arm takes an --arm of its own, as in --arm keystone:k=4" in capsys.readouterr().err
+
+
+def test_less_asked_for_is_less_summed_up(config, tmp_path):
+    """The store keeps what earlier calls asked for; the table is about what is asked for now, with all arms of the run."""
+    assert main(["eval", str(config), "--out", str(tmp_path / "run")]) == 0
+    before = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert main(["eval", str(config), "--out", str(tmp_path / "run"), "--episodes", "1", "--arm", "medoid:k=2"]) == 0
+    after = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert [one["arm"] for one in after] == [*(one["arm"] for one in before), "medoid:k=2"]
+    assert before[0]["episodes"] > after[0]["episodes"]
+    assert after[-1]["difference"] is not None  # to the first arm of the run, not of this call

@@ -1,6 +1,7 @@
 """Our runs, LeRobot's and vla-eval's files; and what is said when they are not what they should be."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def test_a_run_gives_its_arms_in_their_order(run):
     assert (failed.error, failed.success, failed.state) == (True, False, None)
 
 
+def test_an_unfinished_run_says_so(run):
+    (run / "settings.json").write_text(json.dumps({"arms": [], "tasks": ["push"], "episodes": 1000, "repeats": 1}))
+    (note,) = read(run)[0].notes
+    assert re.fullmatch(r".+ is unfinished: \d+ of 1000 episodes", note)
+
+
 def test_a_run_that_is_being_written_can_be_read(run):
     with Store(run) as writer:
         writer.claim({"policy": "p"})
@@ -46,7 +53,7 @@ def test_a_run_that_is_being_written_can_be_read(run):
 
 def lerobots(successes, monkeypatch):
     """What LeRobot's own code makes of these outcomes of each task; only the rollouts are left out."""
-    lerobot_eval = pytest.importorskip("lerobot.scripts.lerobot_eval")
+    from lerobot.scripts import lerobot_eval
 
     class Nothing:
         training = False

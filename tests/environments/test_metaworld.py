@@ -14,7 +14,6 @@ from keystone.environments.metaworld import STATE
 from keystone.errors import KeystoneError
 from keystone.evaluate.rollout import fingerprint
 
-pytest.importorskip("metaworld")
 os.environ.setdefault("MUJOCO_GL", "egl")
 
 BENCHMARK = find_benchmark("metaworld")

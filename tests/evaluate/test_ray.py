@@ -4,14 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+import ray
 
 import toy as toy_package
 from keystone.errors import KeystoneError
 from keystone.evaluate.executors.cluster import RayCluster
 from keystone.evaluate.run import evaluate
 from toy import table
-
-ray = pytest.importorskip("ray")
 
 pytestmark = pytest.mark.xdist_group("ray")
 

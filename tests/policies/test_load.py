@@ -77,7 +77,6 @@ def test_what_a_policy_was_trained_for(tmp_path):
 
 
 def test_a_mistyped_folder_that_could_be_a_name_on_the_hub():
-    pytest.importorskip("lerobot")
     with pytest.raises(KeystoneError, match="there is no folder runs/polcy, and as a name on the hub: ") as error:
         load_agent("runs/polcy")
     assert "not a LeRobot checkpoint" in str(error.value)

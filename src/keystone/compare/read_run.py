@@ -37,6 +37,17 @@ def read_run(folder: Path) -> list[Outcomes]:
     ]
 
 
+def _unfinished(arm: str, rows: Sequence[EpisodeRow], folder: Path) -> tuple[str, ...]:
+    """A note if less of an arm is stored than was last asked for."""
+    try:
+        settings = json.loads((folder / "settings.json").read_text())
+        tasks, each = settings["tasks"], settings["episodes"] * settings["repeats"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+    there = sum(row.task in tasks for row in rows)
+    return (f"{arm} is unfinished: {there} of {len(tasks) * each} episodes",) if there < len(tasks) * each else ()
+
+
 def _arms_asked_for(folder: Path) -> list[str]:
     """From the settings that lie beside the store; without them the order is that of names."""
     try:
@@ -67,4 +78,5 @@ def outcomes_of(arm: str, rows: Sequence[EpisodeRow], folder: Path, identity: Ma
         ),
         time=("one round", float(np.median(latencies))) if latencies else None,
         settings={name: identity.get(name) for name in SETTINGS},
+        notes=_unfinished(arm, rows, folder),
     )

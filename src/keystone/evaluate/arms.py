@@ -11,7 +11,7 @@ from typing import Any
 from keystone.attach import attach
 from keystone.errors import KeystoneError, nearest_name
 from keystone.handle import Handle
-from keystone.integrations.settings import DEFAULT_K, parse_params
+from keystone.options import DEFAULT_K, parse_params
 from keystone.select.metrics import check_metric
 from keystone.select.rules import RULES, Rule, bind
 from keystone.select.rules.checks import number, whole

@@ -272,7 +272,8 @@ def execute_chunk(
 
 
 def fingerprint(state: Any) -> str:
-    """A short hash of arrays, rounded to seven digits, so that the same state has the same hash on every machine.
+    """A short hash of arrays, rounded to seven digits: what differs on another machine in the last digits only nearly always
+    has the same.
 
     >>> fingerprint(np.array([1.0, 2.0])) == fingerprint(np.array([1.0, 2.0 + 1e-12]))
     True

@@ -11,6 +11,7 @@ from typing import Any
 from keystone.errors import KeystoneError, nearest_name
 from keystone.evaluate.arms import Arm
 from keystone.sample.noise import mix
+from keystone.select.rules import RULES
 from keystone.select.rules.checks import whole
 
 DEFAULT_ARMS = (Arm.parse("first"), Arm.parse("keystone:k=16"))
@@ -196,7 +197,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError:
-        raise KeystoneError(f"there is no file {path}") from None
+        an_arm = str(path).partition(":")[0] in RULES
+        hint = f": every arm takes an --arm of its own, as in --arm {path}" if an_arm else ""
+        raise KeystoneError(f"there is no file {path}{hint}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise KeystoneError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(content, dict):

@@ -167,10 +167,15 @@ def checked_worker(settings: Settings) -> Worker:
     Raises:
         KeystoneError: if they do not.
     """
-    known = find_benchmark(settings.env).tasks()
+    known, home = find_benchmark(settings.env).tasks(), trained_for(settings.policy)
     for task in settings.tasks:
+        strange = (task in known) != (task in trained_on(settings.policy))
+        if home not in (None, settings.env) and strange and not settings.any_task:
+            raise KeystoneError(
+                f"policy {settings.policy!r} was trained for {home} and its tasks, not for {settings.env}: --env {home}"
+            )
         if task not in known:
-            _refuse_task(settings, task, known)
+            raise KeystoneError(f"{settings.env} has no task {task!r}: {nearest_name(task, known)}")
     worker = Worker(settings)
     for task in settings.tasks:
         if worker.agent.tasks and task not in worker.agent.tasks and not settings.any_task:
@@ -180,16 +185,6 @@ def checked_worker(settings: Settings) -> Worker:
             )
     worker.check_arms()
     return worker
-
-
-def _refuse_task(settings: Settings, task: str, known: tuple[str, ...]) -> None:
-    home = trained_for(settings.policy)
-    if home not in (None, settings.env) and task in trained_on(settings.policy):
-        raise KeystoneError(
-            f"policy {settings.policy!r} was trained for {home} and its tasks, which {settings.env} does not have: "
-            f"--env {home}"
-        )
-    raise KeystoneError(f"{settings.env} has no task {task!r}: {nearest_name(task, known)}")
 
 
 def check_for_others(settings: Settings) -> None:

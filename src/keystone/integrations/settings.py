@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,13 +11,11 @@ from keystone.attach import attach
 from keystone.errors import nearest_name
 from keystone.handle import Handle
 from keystone.integrations.round_log import RoundLog
+from keystone.options import DEFAULT_K, DEFAULT_RULE, parse_params
 from keystone.select.metrics import check_metric
 from keystone.select.rules import bind
 from keystone.select.rules.base import Rule
 from keystone.select.rules.checks import number, whole
-
-DEFAULT_K = 16
-DEFAULT_RULE = "keystone"
 
 
 @dataclass(frozen=True)
@@ -127,23 +124,3 @@ class Settings:
         if path:
             handle.on_round = RoundLog(path)
         return handle
-
-
-def parse_params(text: str) -> dict[str, Any]:
-    """Parameters of a rule from JSON or a comma-separated list; a value that is not JSON is a string.
-
-    >>> parse_params('{"tau": 0.5}'), parse_params("init=best,clusters=3")
-    ({'tau': 0.5}, {'init': 'best', 'clusters': 3})
-    """
-    if text.startswith("{"):
-        return dict(json.loads(text))
-    params = {}
-    for part in text.split(","):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (name and equals and value):
-            raise ValueError(f"{part!r} is not name=value")
-        try:
-            params[name] = json.loads(value)
-        except json.JSONDecodeError:
-            params[name] = value
-    return params
