@@ -17,7 +17,7 @@ from keystone import RULES, ActionSpace
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 NAMES = sorted(RULES)
 EVERY_RULE = st.sampled_from(NAMES)
-MADE = {"mean", "cluster-mean", "trimmed-mean"}
+MADE = {"mean", "cluster-mean", "trimmed-mean", "core-mean"}
 
 
 @st.composite
@@ -220,6 +220,7 @@ UNORDERED = [
     ("mean", {}),
     ("cluster-mean", {}),
     ("trimmed-mean", {}),
+    ("core-mean", {}),
 ]
 
 
@@ -231,7 +232,7 @@ def test_permuting_the_candidates_permutes_the_answer(chunks, rule_and_params, r
     random.shuffle(order)
     plain = keystone.select(chunks, rule, **params)
     # of a pair, both are the medoid and as near to their mean, and such a tie goes to the lower index
-    assume(plain.sizes[0] > 2 and not (rule == "trimmed-mean" and len(chunks) < 5))
+    assume(plain.sizes[0] > 2 and not (rule in ("trimmed-mean", "core-mean") and len(chunks) < 5))
     permuted = keystone.select(chunks[order], rule, **params)
     assert order[permuted.index] == plain.index
     assert (permuted.labels == 0).tolist() == (plain.labels[order] == 0).tolist()
@@ -242,7 +243,7 @@ def test_permuting_the_candidates_permutes_the_answer(chunks, rule_and_params, r
 @PROPERTY
 @given(chunks_of(3, CONTINUOUS), st.sampled_from(["l2", "l1", "cosine"]), st.sampled_from([2.0**-7, 0.3, 5.0, 2.0**9]))
 def test_scaling_changes_nothing(chunks, metric, factor):
-    for rule in ("keystone", "medoid", "density", "coherent", "trimmed-mean", "cluster-mean"):
+    for rule in ("keystone", "medoid", "density", "coherent", "trimmed-mean", "cluster-mean", "core-mean"):
         plain, scaled = (keystone.select(x, rule, metric=metric) for x in (chunks, factor * chunks))
         assert plain.index == scaled.index
         assert plain.labels.tolist() == scaled.labels.tolist()
@@ -255,7 +256,7 @@ def test_an_offset_changes_nothing(chunks, metric, offset, narrow):
     if narrow:
         chunks = (np.round(chunks * 2**8) / 2**8).astype(np.float32)  # so that float32 holds the sum exactly
         offset = np.float32(128)
-    for rule in ("keystone", "medoid", "density", "kde", "coherent", "trimmed-mean", "cluster-mean"):
+    for rule in ("keystone", "medoid", "density", "kde", "coherent", "trimmed-mean", "cluster-mean", "core-mean"):
         plain, moved = (keystone.select(x, rule, metric=metric) for x in (chunks, chunks + offset))
         assert plain.index == moved.index
         assert plain.labels.tolist() == moved.labels.tolist()
@@ -311,6 +312,7 @@ GOLDEN_PARAMS = [
     ("mean", {}),
     ("cluster-mean", {}),
     ("trimmed-mean", {}),
+    ("core-mean", {}),
 ]
 
 
@@ -340,6 +342,7 @@ GOLDEN = {
     12: [5, 4, 4, 2, 9, 5, 9, 4, 3, 7, 11, 9],  # mean {}
     13: [5, 14, 4, 14, 9, 1, 13, 6, 3, 7, 12, 9],  # cluster-mean {}
     14: [5, 4, 4, 2, 9, 5, 9, 6, 1, 7, 12, 9],  # trimmed-mean {}
+    15: [5, 14, 4, 0, 9, 12, 13, 6, 1, 5, 12, 2],  # core-mean {}
 }
 
 

@@ -18,7 +18,7 @@ from keystone import RULES, ActionSpace, Choice, Round
 from keystone.select.rules.trimmed_mean import round_half_up
 
 NAMES = sorted(RULES)
-MADE = ["mean", "cluster-mean", "trimmed-mean"]
+MADE = ["mean", "cluster-mean", "trimmed-mean", "core-mean"]
 
 
 def line(*values: float) -> np.ndarray:
@@ -28,7 +28,8 @@ def line(*values: float) -> np.ndarray:
 
 def test_the_rules():
     assert NAMES == [
-        "cluster-mean", "cluster-medoid", "coherent", "density", "first", "kde", "keystone", "mean", "medoid", "trimmed-mean",
+        "cluster-mean", "cluster-medoid", "coherent", "core-mean", "density", "first", "kde", "keystone", "mean", "medoid",
+        "trimmed-mean",
     ]  # fmt: skip
     assert inspect.signature(keystone.select).parameters["rule"].default == "keystone"
     for name, rule in RULES.items():
@@ -380,11 +381,23 @@ def test_means_by_hand():
     assert keystone.select(line(0, 1, 2, 3, 50, 51), "trimmed-mean").chunk.item() == 2  # medoid 2, then 1 and 3
     assert keystone.select(line(0, 1, 2, 3, 50, 51), "trimmed-mean", share=0.1).chunk.item() == 2
     assert keystone.select(line(0, 1, 2, 3, 50, 51), "trimmed-mean", share=1.0).chunk.item() == pytest.approx(107 / 6)
+    # the medoid of all is 10; the tightest three are 29, 30 and 31
+    assert keystone.select(line(0, 5, 10, 29, 30, 31), "core-mean").chunk.item() == 30
+    assert keystone.select(line(0, 5, 10, 29, 30, 31), "core-mean", share=0.1).chunk.item() == 0
+    assert keystone.select(line(0, 1, 2, 9), "core-mean", share=1.0).chunk.item() == 3
     selection = keystone.select(line(0, 1, 2, 50, 51), "cluster-mean")
     assert (selection.chunk.item(), selection.sizes.tolist(), selection.labels.tolist()) == (1, [3, 2], [0, 0, 0, 1, 1])
     one_group = keystone.select(line(0, 1, 2, 50, 51), "cluster-mean", tau=np.inf)
     assert (one_group.chunk.item(), one_group.clustered) == (pytest.approx(20.8), False)
     assert [round_half_up(x) for x in (0.4, 0.5, 1.5, 2.5)] == [0, 1, 2, 3]
+
+
+def test_core_mean_stays_in_a_mode_where_the_medoid_of_all_lies_between_two():
+    """Two modes of equal size and one candidate halfway: the medoid is that one, and no mode."""
+    modes = line(*(-10 + 0.1 * np.arange(8)), *(10 + 0.3 * np.arange(8)), 0.0)
+    assert abs(keystone.select(modes, "medoid").chunk.item()) < 1e-9
+    assert keystone.select(modes, "core-mean").chunk.item() == pytest.approx(-9.65, abs=1.2)
+    assert keystone.select(modes, "core-mean", share=8 / 17).chunk.item() == pytest.approx(-9.65)
 
 
 @pytest.mark.parametrize("rule", MADE)
@@ -417,7 +430,7 @@ def test_made_chunks_average_what_does_not_count_too(rule):
 
 
 def one_group(rule: str) -> dict:
-    return {"cluster-mean": {"tau": np.inf}, "trimmed-mean": {"share": 1.0}, "mean": {}}[rule]
+    return {"cluster-mean": {"tau": np.inf}, "trimmed-mean": {"share": 1.0}, "core-mean": {"share": 1.0}, "mean": {}}[rule]
 
 
 @pytest.mark.parametrize("rule", MADE)
@@ -542,7 +555,7 @@ WRONG = [
     *(("density", "neighbours", value) for value in WHOLE if value is not None),
     *(("kde", "bandwidth", value) for value in [*NUMBER, 0, -1.0] if value is not None),
     *(("kde", "whole", value) for value in ("yes", 1, None)),
-    *(("trimmed-mean", "share", value) for value in [*NUMBER, 0, -0.5, 1.01]),
+    *((rule, "share", value) for rule in ("trimmed-mean", "core-mean") for value in [*NUMBER, 0, -0.5, 1.01]),
     *(("coherent", name, value) for name in ("decay", "share") for value in [*NUMBER, 0, 1.01]),
 ]
 

@@ -12,6 +12,7 @@ from keystone.select.rules.base import FunctionRule, RoundRule, Rule
 from keystone.select.rules.cluster_mean import ClusterMean
 from keystone.select.rules.cluster_medoid import ClusterMedoid
 from keystone.select.rules.coherent import Coherent
+from keystone.select.rules.core_mean import CoreMean
 from keystone.select.rules.density import Density
 from keystone.select.rules.first import First
 from keystone.select.rules.kde import KernelDensity
@@ -24,7 +25,7 @@ from keystone.select.rules.trimmed_mean import TrimmedMean
 RULES: dict[str, type[Rule]] = {
     rule.name: rule
     for rule in (
-        Keystone, ClusterMedoid, Medoid, Density, KernelDensity, Coherent, First, Mean, ClusterMean, TrimmedMean,
+        Keystone, ClusterMedoid, Medoid, Density, KernelDensity, Coherent, First, Mean, ClusterMean, TrimmedMean, CoreMean,
     )
 }  # fmt: skip
 
