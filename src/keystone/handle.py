@@ -102,6 +102,11 @@ class Handle:
             chunks = max(self._counts["chunks"], 1)
             return {**self._counts, **self._sums, "consensus": self._sums["consensus"] / chunks}
 
+    def whole_chunk(self) -> ActionSpace:
+        """A space in which all steps of the chunk count, executed or not, and the real dimensions; see ``space``."""
+        window = self._adapter.window(self._config)
+        return ActionSpace(dims=window.dims if window else None)
+
     def seeded(self, seeds: Sequence[int] | int) -> AbstractContextManager[None]:
         """Within ``with handle.seeded(7):`` the noise follows from the seed, or from one seed for each row of the batch."""
         return self.session.seeded(seeds)

@@ -21,11 +21,13 @@ PARAMS = {
     "kde": {"bandwidth": st.floats(0.01, 100) | st.none(), "whole": st.booleans()},
     "coherent": {"decay": shares, "share": shares},
     "trimmed-mean": {"share": shares},
+    "core-mean": {"share": shares},
 }
 OWN = {
     "k": counts,
     "temperature": st.floats(0, 10) | st.integers(0, 10),
     "metric": st.sampled_from(["l2", "l1", "cosine"]),
+    "window": st.sampled_from(["executed", "chunk"]),
     "execute": counts,
 }
 
@@ -78,6 +80,7 @@ def test_one_arm_has_one_name(text, same):
         ("keystone:metric=l3", "l3"),
         ("keystone:init=worst", "worst"),
         ("medoid:execute=0", "execute=0"),
+        ("medoid:window=chunks", "did you mean 'chunk'"),
         ('medoid:{"k": 4', "medoid"),
         ('coherent:{"previous": [[1.0]]}', "expected a number or a name"),
     ],

@@ -17,7 +17,14 @@ from keystone.select.rules import RULES, Rule, bind
 from keystone.select.rules.checks import number, whole
 
 BASELINE = "first"
-OWN = ("k", "temperature", "metric", "execute")  #: what can be said about an arm besides its rule's parameters
+WINDOWS = ("executed", "chunk")
+OWN = (
+    "k",
+    "temperature",
+    "metric",
+    "window",
+    "execute",
+)  #: what can be said about an arm besides its rule's parameters
 
 
 def _is_float(rule: Rule, name: str, value: Any) -> bool:
@@ -35,11 +42,12 @@ class Arm:
         k: candidates per round.
         temperature: factor on the initial noise.
         metric: "l2", "l1" or "cosine".
+        window: the steps that count in distances: those that are "executed", or the whole "chunk".
         execute: steps of a chunk that are executed; None is the run's number.
         params: of the rule, as sorted pairs.
 
     >>> Arm.parse("keystone:k=16,tau=0.5")
-    Arm(rule='keystone', k=16, temperature=1.0, metric='l2', execute=None, params=(('tau', 0.5),))
+    Arm(rule='keystone', k=16, temperature=1.0, metric='l2', window='executed', execute=None, params=(('tau', 0.5),))
     >>> str(Arm.parse("first:temperature=0.6")), str(Arm.parse("medoid"))
     ('first:temperature=0.6', 'medoid:k=16')
     >>> Arm.parse("keystone:temprature=0.6")
@@ -51,6 +59,7 @@ class Arm:
     k: int
     temperature: float = 1.0
     metric: str = "l2"
+    window: str = WINDOWS[0]
     execute: int | None = None
     params: tuple[tuple[str, Any], ...] = ()
 
@@ -62,6 +71,8 @@ class Arm:
         if self.execute is not None:
             whole("execute", self.execute)
         check_metric(self.metric)
+        if self.window not in WINDOWS:
+            raise ValueError(f"window={self.window!r}: {nearest_name(self.window, WINDOWS)}")
         for name, value in self.params:
             if not isinstance(value, (str, int, float, bool, type(None))):
                 raise ValueError(f"{name}={value!r}: expected a number or a name")
@@ -102,6 +113,8 @@ class Arm:
             said.append(("temperature", self.temperature))
         if self.metric != "l2":
             said.append(("metric", self.metric))
+        if self.window != WINDOWS[0]:
+            said.append(("window", self.window))
         if self.execute is not None:
             said.append(("execute", self.execute))
         said += self.params
@@ -110,7 +123,7 @@ class Arm:
 
     def attach(self, policy: Any, check: bool) -> Handle:
         """`keystone.attach` as this arm says. Noise follows from the seeds that the evaluation gives each round."""
-        return attach(
+        handle = attach(
             policy,
             k=self.k,
             rule=bind(self.rule, dict(self.params)),
@@ -118,3 +131,6 @@ class Arm:
             metric=self.metric,
             check=check,
         )
+        if self.window == "chunk":
+            handle.space = handle.whole_chunk()
+        return handle
