@@ -24,7 +24,8 @@ def run(
         out: folder for the policy; what is needed until it is finished goes to `work` in it.
         env: benchmark, metaworld or pusht.
         tasks: that one policy learns together; default six of Meta-World, or PushT's one.
-        regime: how the expert demonstrates: clean, noisy (unsteady, slow) or mixed (of two minds where to aim).
+        regime: how the expert demonstrates: clean, noisy (unsteady, slow), mixed (of two minds where to aim) or, in Meta-World,
+            misled (mostly aiming beside the object).
         demonstrations: of each task; only successful ones count.
         policy: flow (a compact flow-matching policy) or diffusion (LeRobot's Diffusion Policy).
         iterations: of the optimiser.

@@ -124,7 +124,7 @@ class PushTExperts(Expert):
 
     benchmark = BENCHMARKS["pusht"]
     default_tasks = ("pusht",)
-    regimes = tuple(REGIMES)
+    regimes = ("clean", "noisy", "mixed")
     relative = (0, 1)
     packages = ("gym-pusht", "pymunk")
 

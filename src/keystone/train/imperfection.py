@@ -40,11 +40,13 @@ class Imperfection:
     pause_steps: tuple[int, int] = (2, 5)
 
 
-#: By name. In ``mixed`` demonstrators disagree about where the object is, so that a policy learns two modes.
+#: By name. In ``mixed`` demonstrators disagree about where the object is, so that a policy learns two modes; in ``misled`` most
+#: of them are wrong about it (and succeed all the same, in the end), so that the larger mode is the worse one.
 REGIMES: dict[str, Imperfection] = {
     "clean": Imperfection(noise=0.08, speed=(0.85, 1.0), pause=0.005),
     "noisy": Imperfection(noise=0.25, speed=(0.6, 1.0), pause=0.005),
     "mixed": Imperfection(noise=0.10, speed=(0.7, 1.0), aim=0.04, aim_spread=0.006, aim_share=0.35, pause=0.005),
+    "misled": Imperfection(noise=0.10, speed=(0.7, 1.0), aim=0.04, aim_spread=0.006, aim_share=0.65, pause=0.005),
 }
 
 
