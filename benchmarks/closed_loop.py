@@ -1,7 +1,7 @@
-"""Closed-loop evaluation: what it comes to, episodes per second, and how that scales with processes.
+"""Closed-loop evaluation: episodes per second, and how that scales with processes.
 
-``python -m benchmarks.closed_loop`` (part of ``make bench``) evaluates the policies that come with the package on the tasks
-that they were trained on, and writes ``benchmarks/results/closed_loop.json``. Interrupted, it goes on where it was.
+``python -m benchmarks.closed_loop`` (part of ``make bench``) writes ``benchmarks/results/closed_loop.json``. What the
+episodes come to is the matter of ``keystone reproduce``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from rich.console import Console
 from benchmarks.machine import describe
 from keystone.cli.evaluate import make_executor
 from keystone.evaluate.run import evaluate
-from keystone.evaluate.settings import Settings, settings_from
+from keystone.evaluate.settings import settings_from
 from keystone.policies.load import trained_on
 
 RESULTS = Path(__file__).parent / "results"
-ARMS = ("first", "first:temperature=0.6", "keystone:k=16")
-#: Initial states per task, and repeats; fewer for the policy that takes ten times as long.
-EPISODES = {"metaworld-mixed": (20, 5), "metaworld-mixed-diffusion": (20, 1), "pusht-mixed": (100, 5)}
+POLICY, ENV = "metaworld-mixed", "metaworld"
 
 
 def main() -> None:
@@ -35,40 +33,10 @@ def main() -> None:
     arguments = parser.parse_args()
     results = RESULTS / "quick" if arguments.quick else RESULTS
     results.mkdir(parents=True, exist_ok=True)
-    work = arguments.work / ("quick" if arguments.quick else "full")
     console = Console()
-    outcomes = [outcome(name, work, arguments.quick, console) for name in EPISODES]
-    found = {
-        "machine": describe("make bench"),
-        "outcomes": outcomes,
-        "throughput": throughput(work, arguments.quick, console),
-    }
+    found = {"machine": describe("make bench"), "throughput": throughput(arguments.work, arguments.quick, console)}
     (results / "closed_loop.json").write_text(json.dumps(found, indent=2) + "\n")
     console.print(f"wrote {results / 'closed_loop.json'}")
-
-
-def settings_of(policy: str, arms: tuple[str, ...], episodes: int, repeats: int) -> Settings:
-    """The evaluation of a policy that comes with the package, on what it was trained on."""
-    env = policy.split("-")[0]
-    return settings_from(
-        {"policy": policy, "env": env, "tasks": trained_on(policy), "arms": arms, "episodes": episodes, "repeats": repeats,
-         "shard": 20}
-    )  # fmt: skip
-
-
-def outcome(policy: str, work: Path, quick: bool, console: Console) -> dict[str, Any]:
-    """All arms on the same episodes."""
-    episodes, repeats = EPISODES[policy]
-    settings = settings_of(policy, ARMS, episodes // (10 if quick else 1), 1 if quick else repeats)
-    console.print(
-        f"{policy}: {len(settings.tasks)} tasks, {settings.episodes} initial states, {settings.repeats} repeats"
-    )
-    report = evaluate(settings, work / policy, make_executor(2), console)
-    command = (
-        f"keystone eval --policy {policy} --env {settings.env} --episodes {settings.episodes} --repeats {settings.repeats} "
-        f"--shard {settings.shard} " + " ".join(f"--arm {arm}" for arm in ARMS)
-    )
-    return {"policy": policy, "command": command, "arms": [one.as_dict() for one in report.summaries]}
 
 
 def throughput(work: Path, quick: bool, console: Console) -> list[dict[str, Any]]:
@@ -78,7 +46,10 @@ def throughput(work: Path, quick: bool, console: Console) -> list[dict[str, Any]
         for arm in ("first", "keystone:k=16"):
             folder = work / f"throughput-{workers}"
             shutil.rmtree(folder, ignore_errors=True)
-            settings = settings_of("metaworld-mixed", (arm,), 2 if quick else 20, 1)
+            settings = settings_from(
+                {"policy": POLICY, "env": ENV, "tasks": trained_on(POLICY), "arms": [arm], "episodes": 2 if quick else 20,
+                 "shard": 20}
+            )  # fmt: skip
             begin = time.perf_counter()
             report = evaluate(settings, folder, make_executor(workers), console)
             seconds = time.perf_counter() - begin

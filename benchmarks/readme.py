@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+from keystone.reproduce.tables import markdown
+
 ROOT = Path(__file__).parents[1]
 BRANCHES = {"one way": "guard: one group", "two ways": "clustering: two modes", "isotropic": "clustering: no structure"}
 
@@ -24,40 +26,33 @@ def select_table() -> str:
     return "\n".join(lines)
 
 
-def closed_loop_table() -> str:
-    """Success of every shipped policy and arm, from ``closed_loop.json``."""
+def main_table() -> str:
+    """Success on every workload, from ``main.json``, which ``keystone reproduce main`` wrote."""
+    results = json.loads((ROOT / "benchmarks/results/main.json").read_text())
+    return markdown(results["overview"]) + "\n" + results["legend"]
+
+
+def throughput_line() -> str:
+    """Episodes per second, from ``closed_loop.json``."""
     results = json.loads((ROOT / "benchmarks/results/closed_loop.json").read_text())
-    lines = [
-        "| policy | arm | n | success | ± repeats | Δ to K = 1 [95 %] | time of a round |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for outcome in results["outcomes"]:
-        for arm in outcome["arms"]:
-            difference = "–"
-            spread = "–" if arm["repeats_std"] is None else f"{100 * arm['repeats_std']:.1f}"
-            if arm["difference"] is not None:
-                low, high = (100 * bound for bound in arm["difference_interval"])
-                difference = f"{100 * arm['difference']:+.1f} [{low:+.1f}, {high:+.1f}]"
-            lines.append(
-                f"| `{outcome['policy']}` | `{arm['arm']}` | {arm['episodes']} | {100 * arm['rate']:.1f} % "
-                f"| {spread} | {difference} | {arm['latency_ms'] / outcome['arms'][0]['latency_ms']:.2f}× |"
-            )
     rates = {(row["arm"], row["processes"]): row["per_second"] for row in results["throughput"]}
     one, many = (
         f"{rates[arm, 1]:.1f} with one process, {rates[arm, 2]:.1f} with two" for arm in ("first", "keystone:k=16")
     )
     machine = results["machine"]
-    lines.append("")
-    lines.append(
-        f"Episodes per second, set-up included: {one} at K = 1; {many} at K = 16. "
+    return (
+        f"Episodes per second of Meta-World, set-up included: {one} at K = 1; {many} at K = 16. "
         f"({machine['cpu']}, Python {machine['python']}, torch {machine['torch']}, {machine['date']})"
     )
-    return "\n".join(lines)
+
+
+TABLES = {"select": select_table, "main": main_table, "throughput": throughput_line}
 
 
 def filled(page: str) -> str:
     """The README with every table between its markers replaced by the current one."""
-    for name, table in {"select": select_table(), "closed-loop": closed_loop_table()}.items():
+    for name, make in TABLES.items():
+        table = make()
         pattern = re.compile(f"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
         page, count = pattern.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", page)
         if count != 1:

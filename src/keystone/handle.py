@@ -102,10 +102,18 @@ class Handle:
             chunks = max(self._counts["chunks"], 1)
             return {**self._counts, **self._sums, "consensus": self._sums["consensus"] / chunks}
 
-    def whole_chunk(self) -> ActionSpace:
-        """A space in which all steps of the chunk count, executed or not, and the real dimensions; see ``space``."""
+    def space_with(self, whole: bool = False, gripper: int | None = None) -> ActionSpace:
+        """The policy's real dimensions and executed steps as a space that can be changed and set as ``space``.
+
+        Args:
+            whole: all steps of the chunk count, executed or not.
+            gripper: a dimension that opens or closes: compared, and voted on by rules that average, as one or the other. The
+                sampler's actions are normalised, so that 0 lies between.
+        """
         window = self._adapter.window(self._config)
-        return ActionSpace(dims=window.dims if window else None)
+        steps = None if whole or window is None else slice(window.start, window.start + window.steps)
+        grippers = None if gripper is None else {gripper: 0.0}
+        return ActionSpace(dims=window.dims if window else None, steps=steps, gripper=grippers)
 
     def seeded(self, seeds: Sequence[int] | int) -> AbstractContextManager[None]:
         """Within ``with handle.seeded(7):`` the noise follows from the seed, or from one seed for each row of the batch."""

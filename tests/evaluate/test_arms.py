@@ -28,6 +28,7 @@ OWN = {
     "temperature": st.floats(0, 10) | st.integers(0, 10),
     "metric": st.sampled_from(["l2", "l1", "cosine"]),
     "window": st.sampled_from(["executed", "chunk"]),
+    "gripper": st.integers(0, 9) | st.none(),
     "execute": counts,
 }
 
@@ -80,6 +81,7 @@ def test_one_arm_has_one_name(text, same):
         ("keystone:metric=l3", "l3"),
         ("keystone:init=worst", "worst"),
         ("medoid:execute=0", "execute=0"),
+        ("medoid:gripper=-1", "gripper=-1"),
         ("medoid:window=chunks", "did you mean 'chunk'"),
         ('medoid:{"k": 4', "medoid"),
         ('coherent:{"previous": [[1.0]]}', "expected a number or a name"),

@@ -430,7 +430,9 @@ def test_made_chunks_average_what_does_not_count_too(rule):
 
 
 def one_group(rule: str) -> dict:
-    return {"cluster-mean": {"tau": np.inf}, "trimmed-mean": {"share": 1.0}, "core-mean": {"share": 1.0}, "mean": {}}[rule]
+    return {"cluster-mean": {"tau": np.inf}, "trimmed-mean": {"share": 1.0}, "core-mean": {"share": 1.0}, "mean": {}}[
+        rule
+    ]
 
 
 @pytest.mark.parametrize("rule", MADE)

@@ -23,6 +23,7 @@ OWN = (
     "temperature",
     "metric",
     "window",
+    "gripper",
     "execute",
 )  #: what can be said about an arm besides its rule's parameters
 
@@ -43,11 +44,13 @@ class Arm:
         temperature: factor on the initial noise.
         metric: "l2", "l1" or "cosine".
         window: the steps that count in distances: those that are "executed", or the whole "chunk".
+        gripper: dimension of the action that opens or closes, and is compared and averaged as such; None if it is a number
+            like the others.
         execute: steps of a chunk that are executed; None is the run's number.
         params: of the rule, as sorted pairs.
 
-    >>> Arm.parse("keystone:k=16,tau=0.5")
-    Arm(rule='keystone', k=16, temperature=1.0, metric='l2', window='executed', execute=None, params=(('tau', 0.5),))
+    >>> Arm.parse("keystone:k=16,tau=0.5").params
+    (('tau', 0.5),)
     >>> str(Arm.parse("first:temperature=0.6")), str(Arm.parse("medoid"))
     ('first:temperature=0.6', 'medoid:k=16')
     >>> Arm.parse("keystone:temprature=0.6")
@@ -60,6 +63,7 @@ class Arm:
     temperature: float = 1.0
     metric: str = "l2"
     window: str = WINDOWS[0]
+    gripper: int | None = None
     execute: int | None = None
     params: tuple[tuple[str, Any], ...] = ()
 
@@ -70,6 +74,8 @@ class Arm:
             raise ValueError(f"temperature={self.temperature!r}: expected a finite number, 0 or more")
         if self.execute is not None:
             whole("execute", self.execute)
+        if self.gripper is not None:
+            whole("gripper", self.gripper, least=0)
         check_metric(self.metric)
         if self.window not in WINDOWS:
             raise ValueError(f"window={self.window!r}: {nearest_name(self.window, WINDOWS)}")
@@ -115,6 +121,8 @@ class Arm:
             said.append(("metric", self.metric))
         if self.window != WINDOWS[0]:
             said.append(("window", self.window))
+        if self.gripper is not None:
+            said.append(("gripper", self.gripper))
         if self.execute is not None:
             said.append(("execute", self.execute))
         said += self.params
@@ -131,6 +139,6 @@ class Arm:
             metric=self.metric,
             check=check,
         )
-        if self.window == "chunk":
-            handle.space = handle.whole_chunk()
+        if self.window == "chunk" or self.gripper is not None:
+            handle.space = handle.space_with(whole=self.window == "chunk", gripper=self.gripper)
         return handle

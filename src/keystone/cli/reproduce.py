@@ -1,0 +1,63 @@
+"""``keystone reproduce``: the paper's experiments, on the policies that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from keystone.errors import KeystoneError, nearest_name
+
+
+def run(
+    experiment: Annotated[Literal["main", "ablations", "figure1", "figure2"], tyro.conf.Positional],
+    quick: bool = False,
+    out: Path = Path("out/reproduce"),
+    workloads: tuple[str, ...] = (),
+    workers: int = 1,
+    ray: str | None = None,
+) -> None:
+    """The paper's experiments, on the policies that come with KeyStone; writes Markdown, JSON and figures.
+
+    main: one sample, cooler samples, the paper's rule and ours on seven workloads, five repeats. ablations: the paper's rule
+    with its parts changed, the peers' rules, rules that average, all on cooler samples too. figure1: the candidates of a round,
+    each executed to the end. figure2: latency and memory against K. Interrupted, the same command goes on where it was.
+
+    Args:
+        experiment: which.
+        quick: a few episodes of everything, in a minute or two, to see that it works; nothing can be concluded from them.
+        out: folder; a quick run is in `quick` in it.
+        workloads: some of the experiment's, for main and ablations; default all.
+        workers: processes on this machine, or shards at a time on Ray.
+        ray: run on a Ray cluster: "auto", "local" or an address.
+    """
+    from rich.console import Console
+
+    from keystone.cli.evaluate import make_executor
+    from keystone.reproduce import EXPERIMENTS, reproduce
+    from keystone.reproduce.branching import draw_figure1
+
+    console = Console(soft_wrap=True, highlight=False)
+    out = out / "quick" if quick else out
+    executor = make_executor(workers, ray)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if experiment in EXPERIMENTS:
+            chosen = EXPERIMENTS[experiment]
+            for name in workloads:
+                if name not in chosen.workloads:
+                    raise KeystoneError(
+                        f"{experiment} has no workload {name!r}: {nearest_name(name, chosen.workloads)}"
+                    )
+            reproduce(chosen, out, executor, console, workloads or chosen.workloads, quick)
+            console.print(f"Written: {out / experiment}.md and .json")
+            return
+        if workloads:
+            raise KeystoneError(f"--workloads is for main and ablations: {experiment} has one of its own")
+        paths = draw_figure1(out, executor, console, quick)
+        console.print("Written: " + ", ".join(str(path) for path in paths))
+    except KeyboardInterrupt:
+        raise KeystoneError(f"interrupted; what was done is stored in {out}, and the same command goes on") from None
+    except OSError as error:
+        raise KeystoneError(f"cannot write to {out}: {error.strerror or error}") from None

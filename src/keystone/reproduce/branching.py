@@ -1,0 +1,176 @@
+"""Figure 1b, and what it claims, counted: do the candidates near the middle succeed more often than those at the edge?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+
+from keystone.evaluate.branch import Brancher, Branches
+from keystone.evaluate.executors import Executor
+from keystone.evaluate.results import RoundRecord
+from keystone.evaluate.run import evaluate, versions
+from keystone.evaluate.settings import Settings
+from keystone.evaluate.store import Store
+from keystone.files import written_whole
+from keystone.report.demo import separation
+from keystone.report.outcomes import draw_by_rank, draw_outcomes
+from keystone.report.style import save
+from keystone.reproduce.run import write
+from keystone.reproduce.tables import markdown
+from keystone.reproduce.workloads import WORKLOADS
+
+WORKLOAD, ARM = "metaworld-mixed", "keystone:k=16"
+STATES = 4  #: initial states of each task
+MOMENTS = (0.0, 0.25, 0.5)  #: when an episode is branched, as shares of its rounds
+GROUPS = 4  #: the candidates of a round, from the middle to the edge, in so many groups of equal size
+
+
+@dataclass(frozen=True)
+class Branched:
+    """One round, and what became of each of its candidates.
+
+    Attributes:
+        task: its name.
+        episode: number of the initial state.
+        number: of the round.
+        chosen: by the paper's rule.
+        order: (K,) candidates by their distance to the medoid, the nearest first.
+        success: (K,) whether the episode succeeded after each.
+        apart: share of the variance that lies between those that succeeded and those that failed.
+    """
+
+    task: str
+    episode: int
+    number: int
+    chosen: int
+    order: tuple[int, ...]
+    success: tuple[bool, ...]
+    apart: float
+
+    @property
+    def title(self) -> str:
+        return f"{self.task}, initial state {self.episode}: round {self.number}"
+
+
+def draw_figure1(out: Path, executor: Executor, console: Console, quick: bool) -> list[Path]:
+    """Branch rounds of many episodes, draw the one in which success and failure lie farthest apart, and count over all.
+
+    Writes ``figure1.png``, ``.svg``, ``figure1-ranks.png``, ``.svg``, ``figure1.json`` and ``figure1.md``. Every branched round
+    is stored in ``runs/figure1``, so that an interruption loses one at most.
+    """
+    workload = WORKLOADS[WORKLOAD].quick() if quick else replace(WORKLOADS[WORKLOAD], states=STATES)
+    settings = replace(workload.settings((ARM,), repeats=1), keep_rounds=True)
+    folder = out / "runs" / "figure1"
+    evaluate(settings, folder, executor, console)
+    found = list(branch_all(settings, folder, console))
+    shown = max((one for one, _, _ in found), key=lambda one: one.apart)
+    record, branches = next((record, branches) for one, record, branches in found if one is shown)
+    paths = save(draw_outcomes(record, branches, shown.title), out, "figure1")
+    rounds = [one for one, _, _ in found]
+    paths += save(draw_by_rank(*by_group(rounds), chosen_rate(rounds), len(rounds)), out, "figure1-ranks")
+    command = "keystone reproduce figure1" + (" --quick" if quick else "")
+    said = {"command": command, "versions": versions(), "shown": shown.title, "rounds": [asdict(one) for one in rounds]}
+    write(out / "figure1.json", json.dumps(said, indent=2) + "\n")
+    write(out / "figure1.md", page(rounds, shown, command))
+    return paths
+
+
+def branch_all(settings: Settings, folder: Path, console: Console) -> Iterator[tuple[Branched, RoundRecord, Branches]]:
+    """Some rounds of every episode of a run, each candidate executed to the end."""
+    arm = settings.arms[0]
+    with Store(folder) as store:
+        for task in settings.tasks:
+            brancher: Brancher | None = None
+            for episode in track(range(settings.episodes), f"branching {task}", console=console):
+                rounds = store.rounds(str(arm), task, 0, episode)
+                for number in sorted({int(moment * len(rounds)) for moment in MOMENTS}):
+                    path = folder / "branches" / f"{task}-{episode}-{number}.npz"
+                    if not path.exists():
+                        brancher = brancher or Brancher(settings, arm, task)
+                        _store(path, brancher.branch(0, episode, rounds, number))
+                    branches = _stored(path)
+                    yield _summed_up(task, episode, rounds[number], branches), rounds[number], branches
+            if brancher is not None:
+                brancher.close()
+
+
+def _summed_up(task: str, episode: int, record: RoundRecord, branches: Branches) -> Branched:
+    steps = max(1, len(record.actions))
+    flat = record.candidates[:, :steps].reshape(len(record.candidates), -1).astype(np.float64)
+    distances = np.linalg.norm(flat[:, None] - flat[None], axis=2)
+    to_medoid = distances[distances.sum(1).argmin()]
+    return Branched(
+        task=task,
+        episode=episode,
+        number=record.number,
+        chosen=int(record.index),
+        order=tuple(int(index) for index in to_medoid.argsort(kind="stable")),
+        success=tuple(bool(one) for one in branches.success),
+        apart=separation(record.candidates, branches.success),
+    )
+
+
+def by_group(rounds: Sequence[Branched]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(GROUPS,) how often candidates succeeded, from the middle of their round to its edge, and (GROUPS, 2) 95 % intervals.
+
+    Rounds of one initial state are not independent: the intervals are from a bootstrap over initial states.
+    """
+    groups = np.array([[np.mean(part) for part in np.array_split(np.array(one.success)[list(one.order)], GROUPS)]
+                       for one in rounds])  # fmt: skip
+    states = np.unique([f"{one.task} {one.episode}" for one in rounds], return_inverse=True)[1]
+    random = np.random.default_rng(0)
+    draws = []
+    for _ in range(2000):
+        drawn = random.integers(states.max() + 1, size=states.max() + 1)
+        draws.append(np.concatenate([groups[states == state] for state in drawn]).mean(0))
+    return groups.mean(0), np.quantile(draws, (0.025, 0.975), axis=0).T
+
+
+def chosen_rate(rounds: Sequence[Branched]) -> float:
+    """How often the paper's choice succeeded."""
+    return float(np.mean([one.success[one.chosen] for one in rounds]))
+
+
+def page(rounds: Sequence[Branched], shown: Branched, command: str) -> str:
+    """What came out, in words and numbers."""
+    rates, intervals = by_group(rounds)
+    episodes = len({(one.task, one.episode) for one in rounds})
+    torn = [one for one in rounds if 0 < sum(one.success) < len(one.success)]
+    size = len(rounds[0].success) // GROUPS
+    rows = [["candidates, by distance to the medoid", "then succeeded, %"]]
+    rows += [
+        [f"{size * number + 1} to {size * (number + 1)}", f"{100 * rate:.1f} [{100 * low:.1f}, {100 * high:.1f}]"]
+        for number, (rate, (low, high)) in enumerate(zip(rates, intervals, strict=True))
+    ]
+    rows.append(["chosen by the paper's rule", f"{100 * chosen_rate(rounds):.1f}"])
+    rows.append(["all (one sample at random)", f"{100 * np.mean([one.success for one in rounds]):.1f}"])
+    return (
+        f"# Figure 1b: what becomes of each candidate\n\nMade by `{command}`. {len(rounds)} rounds of {episodes} episodes were "
+        f"branched: each of the {len(rounds[0].success)} candidates "
+        "was executed from the same state of the simulator, and the policy went on with one sample per round. In "
+        f"{len(torn)} rounds some succeeded and some failed. Shown: {shown.title}, of all the one in which success and "
+        f"failure lie farthest apart ({100 * shown.apart:.0f} % of the variance).\n\n{markdown(rows)}"
+        "\n95 % intervals from a bootstrap over initial states.\n"
+    )
+
+
+def _store(path: Path, branches: Branches) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lengths = [len(one) for one in branches.paths]
+    with written_whole(path) as draft, draft.open("wb") as file:
+        np.savez(
+            file, success=branches.success, steps=branches.steps, paths=np.concatenate(branches.paths), lengths=lengths
+        )
+
+
+def _stored(path: Path) -> Branches:
+    with np.load(path) as stored:
+        parts = np.split(stored["paths"], np.cumsum(stored["lengths"])[:-1])
+        return Branches(success=stored["success"], steps=stored["steps"], paths=parts)

@@ -1,0 +1,111 @@
+"""Which arms are tried on which workloads, and what for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keystone.evaluate.arms import Arm
+from keystone.options import RECOMMENDED_RULE as OURS
+
+#: One sample, its initial noise scaled down: costs nothing, so everything else has to be better than the best of them.
+COOLER = ("first:temperature=0.8", "first:temperature=0.6", "first:temperature=0.4")
+
+
+@dataclass(frozen=True)
+class Section:
+    """Arms that belong together in a table; only of some workloads, if these are named."""
+
+    title: str
+    arms: tuple[str, ...]
+    workloads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A comparison of many arms.
+
+    Attributes:
+        name: of the command's argument.
+        title: above its table.
+        sections: the arms; the very first is what all are compared with.
+        workloads: names.
+        repeats: at most so many of each workload's; None is all.
+    """
+
+    name: str
+    title: str
+    sections: tuple[Section, ...]
+    workloads: tuple[str, ...]
+    repeats: int | None = None
+
+    def arms(self, workload: str) -> dict[str, str]:
+        """Those that are tried on a workload, by the name they have in a store, with the title of their (first) section."""
+        named: dict[str, str] = {}
+        for section in self.sections:
+            if workload in section.workloads or not section.workloads:
+                for arm in section.arms:
+                    named.setdefault(str(Arm.parse(arm)), section.title)
+        return named
+
+
+def _cooled(rule: str, k: int = 16) -> tuple[str, ...]:
+    return tuple(f"{rule}:k={k},temperature={temperature}" for temperature in (0.8, 0.6))
+
+
+BASELINE = Section("one sample", ("first", *COOLER))
+
+MAIN = Experiment(
+    "main",
+    "The main table",
+    (
+        BASELINE,
+        Section("the paper's rule", ("keystone:k=16", "keystone:k=16,temperature=0.6")),
+        Section("ours", (f"{OURS}:k=16", f"{OURS}:k=4", f"{OURS}:k=16,temperature=0.6", f"{OURS}:k=4,temperature=0.6")),
+    ),
+    (
+        "metaworld-mixed", "metaworld-noisy", "pusht", "metaworld-clean", "metaworld-undertrained", "metaworld-misled",
+        "diffusion",
+    ),
+)  # fmt: skip
+
+ABLATIONS = Experiment(
+    "ablations",
+    "Ablations, the peers' rules, and ours",
+    (
+        BASELINE,
+        Section(
+            "the paper's rule, and its parts changed one at a time",
+            (
+                "keystone:k=16", "keystone:k=4", "keystone:k=8", "keystone:k=32", "keystone:metric=cosine",
+                "keystone:clusters=4", "cluster-medoid", "keystone:tau=0.15", "keystone:tau=0.6", "keystone:init=first",
+                "keystone:init=best", "keystone:window=chunk", "keystone:execute=4", "keystone:execute=16",
+            ),
+        ),
+        Section("the peers' rules", ("medoid", "density", "kde", "kde:whole=true", "coherent", "mean")),
+        Section(
+            "commit to a mode, then average inside it",
+            (
+                "cluster-mean:k=16", "cluster-mean:k=4", "trimmed-mean:k=16", "trimmed-mean:k=4",
+                "core-mean:k=16", "core-mean:k=8", "core-mean:k=4", "core-mean:k=32", "core-mean:share=0.25",
+                "core-mean:share=0.75", "core-mean:metric=cosine", "core-mean:window=chunk", "core-mean:execute=4",
+                "core-mean:execute=16",
+            ),
+        ),
+        Section(
+            "the gripper as open or closed, not as a number",
+            tuple(f"{rule}:gripper=3" for rule in ("keystone", "cluster-mean", "trimmed-mean", "core-mean")),
+            workloads=("metaworld-mixed",),
+        ),
+        Section(
+            "on cooler samples",
+            (
+                *_cooled("keystone"), *_cooled("medoid"), *_cooled("mean"), *_cooled("cluster-mean"),
+                *_cooled("trimmed-mean"), *_cooled("core-mean"), *_cooled("core-mean", 4),
+            ),
+        ),
+    ),
+    ("metaworld-mixed", "pusht"),
+    repeats=2,
+)  # fmt: skip
+
+EXPERIMENTS: dict[str, Experiment] = {one.name: one for one in (MAIN, ABLATIONS)}

@@ -1,0 +1,94 @@
+"""What the experiments are made on: a policy that comes with the package, tasks, initial states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from keystone.evaluate.arms import Arm
+from keystone.evaluate.settings import Settings
+from keystone.policies.load import trained_on
+
+QUICK = 3  #: initial states of a task in a trial run; enough to see that everything works, not for a conclusion
+#: Of initial states and noise in everything that is reported. Rules and settings were chosen with seed 0.
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One row of the main table.
+
+    Attributes:
+        name: for folders and files.
+        title: for readers.
+        policy: that comes with the package.
+        env: benchmark.
+        states: initial states of each task.
+        repeats: of each, with fresh policy noise.
+        about: what a reader has to know of it, one sentence.
+        tasks: some of those that the policy was trained on; default all.
+    """
+
+    name: str
+    title: str
+    policy: str
+    env: str
+    states: int
+    repeats: int
+    about: str
+    tasks: tuple[str, ...] = ()
+
+    def settings(self, arms: tuple[str, ...], repeats: int | None = None) -> Settings:
+        """The evaluation of some arms."""
+        return Settings(
+            policy=self.policy,
+            env=self.env,
+            tasks=self.tasks or trained_on(self.policy),
+            episodes=self.states,
+            repeats=min(self.repeats, repeats or self.repeats),
+            arms=tuple(Arm.parse(arm) for arm in arms),
+            seed=SEED,
+            shard=min(20, self.states),
+        )
+
+    def quick(self) -> Workload:
+        """A little of it."""
+        tasks = self.tasks or trained_on(self.policy)
+        return replace(self, states=QUICK, repeats=1, tasks=tasks[:2])
+
+
+HELD_OUT = "Eight tasks that no rule or setting was chosen on."
+
+WORKLOADS: dict[str, Workload] = {
+    one.name: one
+    for one in (
+        Workload(
+            "metaworld-mixed", "Meta-World, mixed", "metaworld-held-out-mixed", "metaworld", 12, 5,
+            f"{HELD_OUT} In 35 % of the stretches of the demonstrations the hand aims 4 cm to one side.",
+        ),
+        Workload(
+            "metaworld-noisy", "Meta-World, noisy", "metaworld-held-out-noisy", "metaworld", 12, 5,
+            f"{HELD_OUT} Demonstrated slowly, with an unsteady hand.",
+        ),
+        Workload(
+            "pusht", "PushT", "pusht-mixed", "pusht", 100, 5,
+            "Initial states that no rule or setting was chosen on. Demonstrations push the T round either way.",
+        ),
+        Workload(
+            "metaworld-clean", "Meta-World, clean (saturating)", "metaworld-held-out-clean", "metaworld", 12, 5,
+            f"{HELD_OUT} Demonstrated with a steady hand.",
+        ),
+        Workload(
+            "metaworld-undertrained", "Meta-World, undertrained", "metaworld-held-out-undertrained", "metaworld", 12, 5,
+            f"{HELD_OUT} As mixed, but six demonstrations of each instead of sixty.",
+        ),
+        Workload(
+            "metaworld-misled", "Meta-World, confidently wrong", "metaworld-misled", "metaworld", 12, 5,
+            "In 65 % of the stretches the hand aims 4 cm to one side: the larger mode is the worse one. The tasks that rules "
+            "were chosen on, other initial states.",
+        ),
+        Workload(
+            "diffusion", "Meta-World, LeRobot's Diffusion Policy", "metaworld-mixed-diffusion", "metaworld", 10, 3,
+            "Demonstrated as mixed. The tasks that rules were chosen on, other initial states.",
+        ),
+    )
+}  # fmt: skip

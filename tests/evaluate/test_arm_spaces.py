@@ -1,0 +1,41 @@
+"""What counts in distances, as an arm says."""
+
+import numpy as np
+import torch
+
+import keystone
+from keystone.evaluate.arms import Arm
+from keystone.policies import load_agent
+from toy import save_random_flow
+
+
+def selection_of(folder, arm):
+    policy = load_agent(str(save_random_flow(folder, action_dim=3))).policy
+    handle = Arm.parse(arm).attach(policy, check=False)
+    chosen = []
+    handle.on_round = chosen.append
+    with handle.seeded(3):
+        policy.sample(policy.encode(torch.zeros(1, 3)), torch.randn(1, 6, 3))
+    return chosen[0].candidates[0].numpy(), handle.last
+
+
+def test_the_executed_steps_or_the_whole_chunk(tmp_path):
+    for arm, steps in (("medoid:k=8", 3), ("medoid:k=8,window=chunk", 6)):
+        candidates, selection = selection_of(tmp_path, arm)
+        flat = candidates[:, :steps].reshape(8, -1).astype(np.float64)
+        expected = np.linalg.norm(flat[:, None] - flat[None], axis=2)
+        assert selection.median_distance.item() == np.float32(
+            np.quantile(expected[np.triu_indices(8, 1)], 0.5, method="lower")
+        )
+
+
+def test_a_gripper_is_open_or_closed(tmp_path):
+    candidates, selection = selection_of(tmp_path, "mean:k=8,gripper=2")
+    _, plain = selection_of(tmp_path, "mean:k=8")
+    closed = candidates[..., 2] > 0
+    majority = closed.mean(0) >= 0.5
+    made = selection.chunk[0].numpy()
+    np.testing.assert_array_equal(made[:, 2] > 0, majority)
+    np.testing.assert_allclose(made[:, :2], plain.chunk[0].numpy()[:, :2], atol=1e-6)
+    votes = keystone.select(candidates, "mean", keystone.ActionSpace(dims=3, steps=3, gripper={2: 0.0}))
+    np.testing.assert_allclose(made, votes.chunk, atol=1e-6)
