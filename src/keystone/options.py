@@ -7,7 +7,8 @@ from typing import Any
 
 DEFAULT_K = 16
 DEFAULT_RULE = "keystone"  #: the paper's
-RECOMMENDED_RULE = "core-mean"  #: ours: best, or as good as the best, in everything that was tried (docs/study.md)
+#: Ours (docs/study.md says how they were chosen, and how they do): the rule, and the factor on the initial noise to go with it.
+RECOMMENDED_RULE, RECOMMENDED_TEMPERATURE = "core-mean", 0.8
 
 
 def parse_params(text: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from keystone.evaluate.arms import Arm
 from keystone.options import RECOMMENDED_RULE as OURS
+from keystone.options import RECOMMENDED_TEMPERATURE as COOL
 
 #: One sample, its initial noise scaled down: costs nothing, so everything else has to be better than the best of them.
 COOLER = ("first:temperature=0.8", "first:temperature=0.6", "first:temperature=0.4")
@@ -49,7 +50,7 @@ class Experiment:
 
 
 def _cooled(rule: str, k: int = 16) -> tuple[str, ...]:
-    return tuple(f"{rule}:k={k},temperature={temperature}" for temperature in (0.8, 0.6))
+    return tuple(f"{rule}:k={k},temperature={temperature}" for temperature in (COOL, 0.6))
 
 
 BASELINE = Section("one sample", ("first", *COOLER))
@@ -59,8 +60,8 @@ MAIN = Experiment(
     "The main table",
     (
         BASELINE,
-        Section("the paper's rule", ("keystone:k=16", "keystone:k=16,temperature=0.6")),
-        Section("ours", (f"{OURS}:k=16", f"{OURS}:k=4", f"{OURS}:k=16,temperature=0.6", f"{OURS}:k=4,temperature=0.6")),
+        Section("the paper's rule", ("keystone:k=16", f"keystone:k=16,temperature={COOL}")),
+        Section("ours", (f"{OURS}:k=16", f"{OURS}:k=16,temperature={COOL}", f"{OURS}:k=4", f"{OURS}:k=4,temperature={COOL}")),
     ),
     (
         "metaworld-mixed", "metaworld-noisy", "pusht", "metaworld-clean", "metaworld-undertrained", "metaworld-misled",
@@ -99,8 +100,9 @@ ABLATIONS = Experiment(
         Section(
             "on cooler samples",
             (
-                *_cooled("keystone"), *_cooled("medoid"), *_cooled("mean"), *_cooled("cluster-mean"),
-                *_cooled("trimmed-mean"), *_cooled("core-mean"), *_cooled("core-mean", 4),
+                f"keystone:k=16,temperature={COOL}", f"medoid:k=16,temperature={COOL}", f"mean:k=16,temperature={COOL}",
+                f"cluster-mean:k=16,temperature={COOL}", f"trimmed-mean:k=16,temperature={COOL}", *_cooled("core-mean"),
+                f"trimmed-mean:k=4,temperature={COOL}", *_cooled("core-mean", 4),
             ),
         ),
     ),

@@ -74,15 +74,15 @@ WORKLOADS: dict[str, Workload] = {
             "Initial states that no rule or setting was chosen on. Demonstrations push the T round either way.",
         ),
         Workload(
-            "metaworld-clean", "Meta-World, clean (saturating)", "metaworld-held-out-clean", "metaworld", 12, 5,
+            "metaworld-clean", "Meta-World, clean (saturating)", "metaworld-held-out-clean", "metaworld", 12, 3,
             f"{HELD_OUT} Demonstrated with a steady hand.",
         ),
         Workload(
-            "metaworld-undertrained", "Meta-World, undertrained", "metaworld-held-out-undertrained", "metaworld", 12, 5,
+            "metaworld-undertrained", "Meta-World, undertrained", "metaworld-held-out-undertrained", "metaworld", 12, 3,
             f"{HELD_OUT} As mixed, but six demonstrations of each instead of sixty.",
         ),
         Workload(
-            "metaworld-misled", "Meta-World, confidently wrong", "metaworld-misled", "metaworld", 12, 5,
+            "metaworld-misled", "Meta-World, confidently wrong", "metaworld-misled", "metaworld", 12, 3,
             "In 65 % of the stretches the hand aims 4 cm to one side: the larger mode is the worse one. The tasks that rules "
             "were chosen on, other initial states.",
         ),
