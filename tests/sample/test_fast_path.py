@@ -160,7 +160,8 @@ def test_error_of_both_paths_is_raised_and_settles_nothing(head: Head, caplog: p
 
 def test_seam_that_is_wrong_on_both_paths_is_refused(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     use(head, slightly_wrong)
-    monkeypatch.setitem(globals(), "widen", lambda context, k: 1.1 + widen(context, k))
+    rightly = widen
+    monkeypatch.setitem(globals(), "widen", lambda context, k: 1.1 + rightly(context, k))
     keystone.attach(head, k=8, seed=0)
     with pytest.raises(KeystoneError, match="differ from single calls"):
         head.sample(torch.zeros(3, 8))
