@@ -8,6 +8,7 @@ from typing import Any, Literal
 from keystone.errors import KeystoneError
 from keystone.handle import Chosen, Handle
 from keystone.sample.adapter import Seam, find_adapter, find_session, swap_in, swap_out
+from keystone.sample.compiler import check_compiler
 from keystone.sample.session import Session
 from keystone.sample.site import SiteAdapter
 from keystone.select import ActionSpace
@@ -41,6 +42,8 @@ def attach(
     site: str | None = None,
     keep: int = 0,
     check: bool | Literal["all"] = True,
+    fast: bool = True,
+    compile: bool = False,
     **params: Any,
 ) -> Handle:
     """Let a policy draw K chunks a round and execute one of them. In place; everything else about it stays as it was.
@@ -62,6 +65,9 @@ def attach(
             chunks (B, T, D); it is vectorised with ``torch.vmap``, and has one seed per round, not one per row.
         keep: how many of the last rounds `Handle.replay` can draw again (keeps their inputs in memory).
         check: make the self-check in the first round; "all" compares every candidate, not only three.
+        fast: draw candidates on the adapter's fast path, if it has one and the self-check finds it exact (so with
+            ``check=False`` it is not used); `Handle.path` tells which path is at work. See docs/fast.md.
+        compile: compile the denoising step with ``torch.compile``; the first rounds take a minute or so.
         **params: of the rule.
 
     Raises:
@@ -88,6 +94,9 @@ def attach(
         seed = check_seed(seed)
     if check not in (True, False, "all"):
         raise ValueError(f"check={check!r}: expected True, False or 'all'")
+    for name, flag in (("fast", fast), ("compile", compile)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name}={flag!r}: expected True or False")
     if space is not None and not isinstance(space, ActionSpace):
         raise TypeError(f"space={space!r}: expected a keystone.ActionSpace")
     if site is not None and (not isinstance(site, str) or not site):
@@ -107,10 +116,13 @@ def attach(
             raise KeystoneError(
                 f"adapter {adapter.name}: {type(encoder).__name__} has no method {name!r} to encode with"
             )
+    if compile:
+        check_compiler(adapter, owner)
     handle = Handle(adapter, getattr(owner, "config", None), bound, metric, space)
     session = Session(
         k=k, temperature=float(temperature), seed=seed, choose=handle, encoders=tuple(adapter.encoders(owner)),
-        checked=not check, thorough=check == "all", keep=keep, owner=owner,
+        checked=not check, thorough=check == "all", keep=keep, owner=owner, fast=fast, compile=compile,
+        path="undecided" if check else "plain",
     )  # fmt: skip
     handle.session = session
     try:
@@ -123,7 +135,8 @@ def attach(
         raise
     vars(owner)["_keystone"] = session
     warm_up()
-    log.info("KeyStone on: K=%d, rule %s, adapter %s, shared: %s", k, bound.name, adapter.name, adapter.shares)
+    path = "" if check else "; plain path, since without the self-check no other can prove to be exact"
+    log.info("KeyStone on: K=%d, rule %s, adapter %s, shared: %s%s", k, bound.name, adapter.name, adapter.shares, path)
     return handle
 
 

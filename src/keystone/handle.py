@@ -74,7 +74,8 @@ class Handle:
     def __repr__(self) -> str:
         rounds = self._counts["rounds"]
         return (
-            f"<KeyStone: K={self.k}, rule {self.rule.name}, adapter {self.adapter}, {rounds} rounds; last: {self.last}>"
+            f"<KeyStone: K={self.k}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, {rounds} rounds; "
+            f"last: {self.last}>"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,6 +93,11 @@ class Handle:
     def k(self, value: int) -> None:
         whole("k", value)
         self.session.k = value
+
+    @property
+    def path(self) -> str:
+        """How candidates are drawn: "fast" or "plain"; "undecided" before the first round."""
+        return self.session.path
 
     @property
     def stats(self) -> dict[str, float]:

@@ -25,7 +25,7 @@ from tiny import POLICIES, build
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch):
-    for name in ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "PARAMS", "LOG"):
+    for name in ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "FAST", "COMPILE", "PARAMS", "LOG"):
         monkeypatch.delenv(f"KEYSTONE_{name}", raising=False)
 
 

@@ -66,6 +66,8 @@ def run(
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold green]ok[/]  {policy.name} ({type(policy).__name__}), adapter {handle.adapter}")
     console.print("    K = 1, and detached: bit-identical to the policy alone")
-    console.print(f"    K = {k}: equal to {finding.compared} single calls up to {finding.difference:.1e}")
+    console.print(
+        f"    K = {k}: equal to {finding.compared} single calls up to {finding.difference:.1e}, on the {finding.path} path"
+    )
     console.print(f"    encoder calls per observation: {calls}, as without KeyStone")
     console.print(f"    {handle.last}")

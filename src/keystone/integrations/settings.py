@@ -28,10 +28,12 @@ class Settings:
         temperature: factor on the initial noise.
         seed: of all rounds.
         metric: "l2", "l1" or "cosine".
+        fast: use a fast path, where there is one.
+        compile: compile the denoising step.
         params: of the rule.
 
     >>> Settings(k=8).over(Settings(k=16, rule="medoid"))
-    Settings(k=8, rule='medoid', temperature=None, seed=None, metric=None, params={})
+    Settings(k=8, rule='medoid', temperature=None, seed=None, metric=None, fast=None, compile=None, params={})
     """
 
     k: int | None = None
@@ -39,6 +41,8 @@ class Settings:
     temperature: float | None = None
     seed: int | None = None
     metric: str | None = None
+    fast: bool | None = None
+    compile: bool | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,15 +57,19 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """``KEYSTONE_K``, ``_RULE``, ``_TEMPERATURE``, ``_SEED``, ``_METRIC`` and ``_PARAMS``; empty means not given.
+        """``KEYSTONE_K``, ``_RULE``, ``_TEMPERATURE``, ``_SEED``, ``_METRIC``, ``_FAST``, ``_COMPILE`` and ``_PARAMS``; empty
+        means not given.
 
-        >>> Settings.from_environment({"KEYSTONE_K": "8", "KEYSTONE_PARAMS": "tau=0.5, clusters=3"})
-        Settings(k=8, rule=None, temperature=None, seed=None, metric=None, params={'tau': 0.5, 'clusters': 3})
+        >>> Settings.from_environment({"KEYSTONE_K": "8", "KEYSTONE_FAST": "false", "KEYSTONE_PARAMS": "tau=0.5"}).fast
+        False
+        >>> Settings.from_environment({"KEYSTONE_PARAMS": "tau=0.5, clusters=3"}).params
+        {'tau': 0.5, 'clusters': 3}
         >>> Settings.from_environment({"KEYSTONE_K": "many"})
         Traceback (most recent call last):
         ValueError: KEYSTONE_K=many: expected a whole number
         """
-        known = {"KEYSTONE_" + name for name in ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "PARAMS", "LOG")}
+        names = ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "FAST", "COMPILE", "PARAMS", "LOG")
+        known = {"KEYSTONE_" + name for name in names}
         for name in environ:
             if name.startswith("KEYSTONE_") and name not in known:
                 raise ValueError(f"unknown variable {name} in the environment: {nearest_name(name, known)}")
@@ -81,6 +89,8 @@ class Settings:
             temperature=read("TEMPERATURE", float, "a number"),
             seed=read("SEED", int, "a whole number"),
             metric=read("METRIC", str, "a name"),
+            fast=read("FAST", _truth, "true or false"),
+            compile=read("COMPILE", _truth, "true or false"),
             params=read("PARAMS", parse_params, 'JSON ({"tau": 0.5}) or a list (tau=0.5,clusters=3)') or {},
         )
 
@@ -98,6 +108,8 @@ class Settings:
             temperature=other.temperature if self.temperature is None else self.temperature,
             seed=other.seed if self.seed is None else self.seed,
             metric=other.metric if self.metric is None else self.metric,
+            fast=other.fast if self.fast is None else self.fast,
+            compile=other.compile if self.compile is None else self.compile,
             params={**(other.params if same_rule else {}), **self.params},
         )
 
@@ -119,8 +131,22 @@ class Settings:
             temperature=1.0 if self.temperature is None else self.temperature,
             seed=self.seed,
             metric=self.metric or "l2",
+            fast=self.fast is not False,
+            compile=bool(self.compile),
         )
         path = os.environ.get("KEYSTONE_LOG", "").strip()
         if path:
             handle.on_round = RoundLog(path)
         return handle
+
+
+def _truth(text: str) -> bool:
+    """What a word says.
+
+    >>> _truth("1"), _truth("No")
+    (True, False)
+    """
+    truths = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in truths:
+        raise ValueError(text)
+    return truths[text.lower()]

@@ -47,6 +47,7 @@ class Adapter:
         seam: the class that overrides the sampling method.
         home: whose policies these are.
         refusal: why a policy of this family cannot be attached to, if so.
+        compiles: its denoising step can be compiled, because the seam calls it through `Session.step`.
     """
 
     name: ClassVar[str]
@@ -54,6 +55,7 @@ class Adapter:
     seam: ClassVar[type[Seam]]
     home: ClassVar[str] = "LeRobot"
     refusal: ClassVar[str] = ""
+    compiles: ClassVar[bool] = False
 
     def owns(self, policy: Any) -> bool:
         """Whether this adapter is for the object. Must not import anything."""

@@ -23,10 +23,10 @@ SAME = 1e-5
 
 @dataclass(frozen=True)
 class Finding:
-    """What the check found; ``problem`` is empty if all is well.
+    """What the check found on one path; ``problem`` is empty if all is well.
 
     >>> print(Finding(16, 3e-7, 2, {"embed_prefix": 1}))
-    16 candidates, largest difference to 2 single calls 3.0e-07, encoders called {'embed_prefix': 1}
+    16 candidates, largest difference to 2 single calls 3.0e-07, encoders called {'embed_prefix': 1}, plain path
     """
 
     k: int
@@ -34,12 +34,14 @@ class Finding:
     compared: int
     calls: dict[str, int]
     problem: str = ""
+    path: str = "plain"
 
     def __str__(self) -> str:
         inside = {name: count for name, count in self.calls.items() if count}
         encoded = f"encoders called {inside}" if inside else "the context came encoded"
         return (
-            f"{self.k} candidates, largest difference to {self.compared} single calls {self.difference:.1e}, {encoded}"
+            f"{self.k} candidates, largest difference to {self.compared} single calls {self.difference:.1e}, {encoded}, "
+            f"{self.path} path"
         )
 
 
@@ -53,6 +55,7 @@ def verify(
     compare: Sequence[int] | None = None,
     precision: torch.dtype | None = None,
     distinct: bool = True,
+    path: str = "plain",
 ) -> Finding:
     """Compare K-wide candidates with the policy's own calls under the same noise.
 
@@ -66,6 +69,7 @@ def verify(
         compare: which candidates to compare; default the first two and the last.
         distinct: candidates that are all equal are a problem (not so at temperature 0).
         precision: the coarsest type the policy computes in; default that of the noise.
+        path: on which the candidates were drawn.
     """
     candidates = candidates.detach()  # a policy may be asked with gradients on
     batch, k = candidates.shape[:2]
@@ -77,7 +81,7 @@ def verify(
     difference = 0.0
 
     def found(problem: str = "") -> Finding:
-        return Finding(k, difference, len(chosen), calls, problem)
+        return Finding(k, difference, len(chosen), calls, problem, path)
 
     if (
         distinct

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -57,6 +58,10 @@ class Draws(NamedTuple):
     calls: dict[str, int]
 
 
+#: Maps initial noise (B * K, *shape) and K to candidates (B * K, T, D).
+Draw = Callable[[Tensor, int], Tensor]
+
+
 class Choose(Protocol):
     """Reduces the candidates of a round to (B, T, D)."""
 
@@ -76,6 +81,9 @@ class Session:
         checked: the self-check has passed, or was not wanted.
         thorough: it compares all candidates, not only three.
         finding: what it found.
+        fast: draw on the fast path, where the seam offers one and the self-check finds it exact.
+        path: the one on which candidates are drawn: "fast" or "plain"; "undecided" before the first round.
+        compile: compile the denoising step.
         owner: the object that was attached to.
         swapped: (module, its class, its class while attached), in the order in which they were swapped.
     """
@@ -88,6 +96,9 @@ class Session:
     checked: bool = False
     thorough: bool = False
     finding: Finding | None = None
+    fast: bool = False
+    path: str = "undecided"
+    compile: bool = False
     owner: Any = field(default=None, repr=False)
     swapped: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
     rounds: int = 0
@@ -95,14 +106,16 @@ class Session:
     kept: dict[int, Callable[[], Tensor]] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.Lock, repr=False)
     checking: Any = field(default_factory=threading.RLock, repr=False)
+    compiled: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict, repr=False)
     warned: bool = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         # A copied policy gets a session of its own. It is noted before its parts are copied, because its handle points back to
-        # it; a lock cannot be copied, and kept rounds belong to the original.
+        # it; a lock cannot be copied, and kept rounds and compiled steps belong to the original.
         twin = memo[id(self)] = Session.__new__(Session)
-        parts = {name: value for name, value in vars(self).items() if name not in ("lock", "checking", "kept")}
-        vars(twin).update(copy.deepcopy(parts, memo), lock=threading.Lock(), checking=threading.RLock(), kept={})
+        own = {"lock": threading.Lock(), "checking": threading.RLock(), "kept": {}, "compiled": {}}
+        parts = {name: value for name, value in vars(self).items() if name not in own}
+        vars(twin).update(copy.deepcopy(parts, memo), **own)
         return twin
 
     @contextlib.contextmanager
@@ -125,8 +138,9 @@ class Session:
     def round(
         self,
         original: Callable[[], Tensor],
-        draw: Callable[[Tensor, int], Tensor],
+        draw: Draw,
         *,
+        fast: Draw | None = None,
         batch: int,
         shape: Sequence[int],
         device: torch.device | str,
@@ -140,6 +154,8 @@ class Session:
         Args:
             original: the seam's own method with its own arguments, returning (B, T, D); draws its own noise.
             draw: maps initial noise (B * K, *shape) and K to candidates (B * K, T, D).
+            fast: the same in less time. It is tried in the first round, if wanted, and kept if the self-check finds it exact;
+                if it does not, or ``fast`` raises, ``draw`` is used.
             batch: B.
             shape: of one row of initial noise.
             device: of the noise.
@@ -152,7 +168,7 @@ class Session:
             return original()
         number, seeds = self._next(batch)
 
-        def draw_candidates(k: int) -> Draws:
+        def draw_with(method: Draw, k: int) -> Draws:
             noise = initial_noise(seeds, k, shape, uniform)
             if self.temperature != 1.0:
                 noise *= self.temperature
@@ -163,29 +179,59 @@ class Session:
                 if stochastic:  # what the sampler draws on its way is replaced, but would move the global generator
                     stack.enter_context(aside(device))
                     later = stack.enter_context(SeededDraws(seeds, k)).drawn
-                candidates = draw(noise, k)
+                candidates = method(noise, k)
             return Draws(candidates.reshape(batch, k, *candidates.shape[1:]), [noise, *later], calls)
+
+        def sample(method: Draw) -> tuple[Drawn, Draws]:
+            begin = time.perf_counter()  # not synchronised: the denoising is launched while the encoder still runs
+            draws = self._with_less_memory(partial(draw_with, method))
+            return Drawn(number, seeds, draws.candidates, delay, _now(device) - begin), draws
+
+        def attempt(method: Draw, path: str) -> tuple[Drawn, Finding]:
+            drawn, draws = sample(method)
+            compare = range(draws.candidates.shape[1]) if self.thorough else None
+            precision, distinct = self._precision(dtype, device), self.temperature > 0
+            return drawn, verify(
+                original, *draws, self.encoders, uniform, compare, precision, distinct=distinct, path=path
+            )
 
         # The check counts calls on objects that all threads share: until it has passed, they wait for each other.
         with contextlib.nullcontext() if self.checked else self.checking:
-            begin = time.perf_counter()  # not synchronised: the denoising is launched while the encoder still runs
-            draws = self._with_less_memory(draw_candidates)
-            seconds = _now(device) - begin
-            if not self.checked:
-                compare = range(draws.candidates.shape[1]) if self.thorough else None
-                finding = verify(
-                    original,
-                    draws.candidates,
-                    draws.noises,
-                    draws.calls,
-                    self.encoders,
-                    uniform,
-                    compare,
-                    self._precision(dtype, device),
-                    distinct=self.temperature > 0,
-                )
+            if self.checked:
+                method = draw if fast is None or self.path != "fast" else fast
+                drawn, _ = sample(method)
+            else:
+                method, drawn = self._settle(attempt, fast if self.fast and self.k > 1 else None, draw)
+        return self._finish(drawn, partial(draw_with, method))
+
+    def _settle(
+        self, attempt: Callable[[Draw, str], tuple[Drawn, Finding]], fast: Draw | None, plain: Draw
+    ) -> tuple[Draw, Drawn]:
+        """Find out in the first round on which path to draw from now on: the way it is drawn, and its candidates."""
+        problem = ""
+        if fast is not None:
+            try:
+                drawn, finding = attempt(fast, "fast")
+                problem = finding.problem
+            except Exception as error:  # whatever it is: the plain path does without it, or fails for the same reason
+                problem = f"it failed with {type(error).__name__}: {error}"
+            if not problem:
                 self._conclude(finding)
-        return self._finish(Drawn(number, seeds, draws.candidates, delay, seconds), draw_candidates)
+                return fast, drawn
+        drawn, finding = attempt(plain, "plain")
+        self._conclude(finding)
+        if problem:
+            log.warning("KeyStone: the fast path is not used, candidates are drawn on the plain one: %s", problem)
+        return plain, drawn
+
+    def step(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """A denoising step as a seam should call it: compiled, where that was asked for. Give a function that lives on."""
+        if not self.compile:
+            return function
+        with self.lock:
+            if function not in self.compiled:
+                self.compiled[function] = torch.compile(function)
+            return self.compiled[function]
 
     def vectorised_round(self, original: Callable[[], Tensor]) -> Tensor:
         """One round at a method of which nothing is known but that it draws noise and returns (B, T, D)."""
@@ -273,7 +319,7 @@ class Session:
     def _conclude(self, finding: Finding) -> None:
         if finding.problem:
             raise KeystoneError(f"KeyStone's self-check failed in the first round: {finding.problem}")
-        self.checked, self.encoders, self.finding = True, (), finding
+        self.checked, self.encoders, self.finding, self.path = True, (), finding, finding.path
         log.info("KeyStone self-check passed: %s", finding)
 
     def replay(self, number: int) -> Tensor:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 from keystone.integrations import Settings
 
-COMMON = ("k", "rule", "temperature", "seed", "metric")
+COMMON = ("k", "rule", "temperature", "seed", "metric", "fast", "compile")
 
 
 @dataclass
@@ -16,6 +16,8 @@ class KeystoneOptions:
     temperature: float | None = None  # factor on the initial noise
     seed: int | None = None  # of the noise of all rounds; default: from torch's global generator
     metric: str | None = None  # l2 (default), l1 or cosine
+    fast: bool | None = None  # draw on a fast path where there is one and it is exact (default)
+    compile: bool | None = None  # compile the denoising step
 
     tau: float | None = None  # keystone, cluster-mean: from which spread on the candidates are clustered
     clusters: int | None = None  # keystone, cluster-medoid, cluster-mean

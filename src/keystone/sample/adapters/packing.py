@@ -1,4 +1,4 @@
-"""Candidates side by side in one sequence: how π0, π0.5 and SmolVLA share the cached keys and values of their prefix.
+"""Candidates side by side in one sequence: how π0, π0.5 and SmolVLA share the prefix on the plain path, in their own code.
 
 A wider batch would copy the prefix K times in every layer of every step (the caches concatenate). Instead the batch stays B
 wide and the K action suffixes lie one after the other along the sequence; a mask lets each see the prefix and itself alone, and
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam
+from keystone.sample.shared.rounds import sharing
 from keystone.sample.widen import widen
 
 
@@ -30,6 +31,12 @@ class Packed(NamedTuple):
     tokens: Tensor
     mask: Tensor
     positions: Tensor
+
+
+def visible_among(padding: Tensor, blocks: Tensor) -> Tensor:
+    """(R, S, S) bool: which tokens of a suffix see which, from its padding and blocks (R, S) as `pack` takes them."""
+    block = blocks.cumsum(dim=1)
+    return (block[:, None, :] <= block[:, :, None]) & padding[:, None, :] & padding[:, :, None]
 
 
 def pack(tokens: Tensor, padding: Tensor, blocks: Tensor, prefix_padding: Tensor) -> Packed:
@@ -48,8 +55,7 @@ def pack(tokens: Tensor, padding: Tensor, blocks: Tensor, prefix_padding: Tensor
     """
     (batch, prefix), (rows, length) = prefix_padding.shape, padding.shape
     k = rows // batch
-    block = blocks.cumsum(dim=1)
-    own = (block[:, None, :] <= block[:, :, None]) & padding[:, None, :] & padding[:, :, None]
+    own = visible_among(padding, blocks)
     apart = torch.eye(k, dtype=torch.bool, device=tokens.device)[:, None, :, None]
     among = (own.view(batch, k, length, 1, length) & apart).reshape(batch, k * length, k * length)
     before = prefix_padding[:, None, :].expand(batch, k * length, prefix)
@@ -71,16 +77,25 @@ def share_cache(cache: Any) -> Any:
 
 
 class PackedSeam(Seam):
-    """On ``policy.model``: the original sampler with noise of B * K rows, and a denoising step that packs them."""
+    """On ``policy.model``: the original sampler with noise of B * K rows, and a denoising step that packs or folds them."""
 
     def _choose(
         self, sample: Callable[..., Tensor], batch: int, device: torch.device, options: dict[str, Any]
     ) -> Tensor:
         """A round on ``sample(noise=..., **options)``; the options are those of real-time chunking, and `num_steps`."""
         shape = (self.config.chunk_size, self.config.max_action_dim)
+
+        def draw(noise: Tensor, k: int) -> Tensor:
+            return sample(noise=noise, **_widen_leftover(options, batch, k))
+
+        def fast(noise: Tensor, k: int) -> Tensor:
+            with sharing():  # which `denoise_step` asks for
+                return draw(noise, k)
+
         return self._keystone.round(
             lambda: sample(**options),
-            lambda noise, k: sample(noise=noise, **_widen_leftover(options, batch, k)),
+            draw,
+            fast=fast,
             batch=batch,
             shape=shape,
             device=device,
@@ -100,7 +115,8 @@ def _widen_leftover(options: dict[str, Any], batch: int, k: int) -> dict[str, An
 class PackedAdapter(Adapter):
     """What the adapters of the three families have in common."""
 
-    shares = "keys and values of the prefix (packed: one copy, whatever K)"
+    shares = "keys and values of the prefix (one copy, whatever K)"
+    compiles = True
 
     def module(self, policy: Any) -> Any:
         return policy.model

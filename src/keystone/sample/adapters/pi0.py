@@ -8,21 +8,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone.sample.adapters.packing import PackedAdapter, PackedSeam, pack, share_cache
+from keystone.sample.adapters.packing import PackedAdapter, PackedSeam, pack, share_cache, visible_among
+from keystone.sample.shared.gemma import denoise, prepare
+from keystone.sample.shared.rounds import is_sharing, once_per_round
 from keystone.sample.widen import widen
 
 
 class PiSeam(PackedSeam):
     """The step that π0 and π0.5 share."""
 
-    def _denoise_packed(self, suffix: tuple[Any, ...], prefix_pad_masks: Tensor, past_key_values: Any) -> Tensor:
+    def _velocity(self, suffix: tuple[Any, ...], prefix_pad_masks: Tensor, past_key_values: Any) -> Tensor:
         """The velocity (B * K, chunk_size, max_action_dim) of suffixes as `embed_suffix` returns them."""
-        from lerobot.policies.common.vla_utils import prepare_attention_masks_4d
-
         tokens, padding, blocks, condition = suffix
-        packed = pack(tokens, padding, blocks, prefix_pad_masks)
         if condition is not None:  # of the time step, which all candidates of a row share
             condition = condition[:: tokens.shape[0] // prefix_pad_masks.shape[0]]
+        if is_sharing():
+            expert = self.paligemma_with_expert.gemma_expert.model
+            visible = visible_among(padding[:1], blocks[:1])[0]
+            shared = once_per_round(lambda: prepare(expert, prefix_pad_masks, past_key_values, visible))
+            hidden = self._keystone.step(denoise)(shared, tokens, condition)
+        else:
+            hidden = self._keystone.step(PiSeam._packed)(
+                self, tokens, padding, blocks, condition, prefix_pad_masks, past_key_values
+            )
+        hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -self.config.chunk_size :]
+        return self.action_out_proj(hidden.to(torch.float32))
+
+    def _packed(
+        self,
+        tokens: Tensor,
+        padding: Tensor,
+        blocks: Tensor,
+        condition: Tensor | None,
+        prefix_pad_masks: Tensor,
+        past_key_values: Any,
+    ) -> Tensor:
+        """The expert's own code on packed suffixes: (B, K * S, E)."""
+        from lerobot.policies.common.vla_utils import prepare_attention_masks_4d
+
+        packed = pack(tokens, padding, blocks, prefix_pad_masks)
         experts = self.paligemma_with_expert
         experts.gemma_expert.model.config._attn_implementation = "eager"
         (_, hidden), _ = experts.forward(
@@ -33,8 +57,7 @@ class PiSeam(PackedSeam):
             use_cache=False,
             adarms_cond=[None, condition],
         )
-        hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -self.config.chunk_size :]
-        return self.action_out_proj(hidden.to(torch.float32))
+        return hidden
 
 
 class Pi0Seam(PiSeam):
@@ -64,7 +87,7 @@ class Pi0Seam(PiSeam):
         if k == 1:
             return super().denoise_step(state, prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
         suffix = self.embed_suffix(widen(state, k), x_t, timestep)
-        return self._denoise_packed(suffix, prefix_pad_masks, past_key_values)
+        return self._velocity(suffix, prefix_pad_masks, past_key_values)
 
 
 class Pi05Seam(PiSeam):
@@ -89,7 +112,7 @@ class Pi05Seam(PiSeam):
     def denoise_step(self, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor) -> Tensor:
         if x_t.shape[0] == prefix_pad_masks.shape[0]:
             return super().denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
-        return self._denoise_packed(self.embed_suffix(x_t, timestep), prefix_pad_masks, past_key_values)
+        return self._velocity(self.embed_suffix(x_t, timestep), prefix_pad_masks, past_key_values)
 
 
 class Pi0Adapter(PackedAdapter):

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone.sample.adapters.packing import PackedAdapter, PackedSeam, pack, share_cache
+from keystone.sample.adapters.packing import PackedAdapter, PackedSeam, pack, share_cache, visible_among
+from keystone.sample.shared.rounds import is_sharing, once_per_round
+from keystone.sample.shared.smolvla import denoise, prepare
 
 
 class SmolVLASeam(PackedSeam):
@@ -33,6 +35,21 @@ class SmolVLASeam(PackedSeam):
         if x_t.shape[0] == prefix_pad_masks.shape[0]:
             return super().denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
         tokens, padding, blocks = self.embed_suffix(x_t, timestep)
+        if is_sharing():
+            visible = visible_among(padding[:1], blocks[:1])[0]
+            shared = once_per_round(lambda: prepare(self.vlm_with_expert, prefix_pad_masks, past_key_values, visible))
+            hidden = self._keystone.step(denoise)(shared, tokens)
+        else:
+            hidden = self._keystone.step(SmolVLASeam._packed)(
+                self, tokens, padding, blocks, prefix_pad_masks, past_key_values
+            )
+        hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -self.config.chunk_size :]
+        return self.action_out_proj(hidden.to(torch.float32))
+
+    def _packed(
+        self, tokens: Tensor, padding: Tensor, blocks: Tensor, prefix_pad_masks: Tensor, past_key_values: Any
+    ) -> Tensor:
+        """The expert's own code on packed suffixes: (B, K * S, E)."""
         packed = pack(tokens, padding, blocks, prefix_pad_masks)
         (_, hidden), _ = self.vlm_with_expert.forward(
             attention_mask=packed.mask,
@@ -41,8 +58,7 @@ class SmolVLASeam(PackedSeam):
             inputs_embeds=[None, packed.tokens],
             use_cache=self.config.use_cache,
         )
-        hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -self.config.chunk_size :]
-        return self.action_out_proj(hidden.to(torch.float32))
+        return hidden
 
 
 class SmolVLAAdapter(PackedAdapter):

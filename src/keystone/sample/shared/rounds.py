@@ -1,0 +1,47 @@
+"""What depends neither on the candidate nor on the step is computed in the first step of a round, and kept for the others."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+
+Prepared = TypeVar("Prepared")
+
+#: Of the round that is being drawn in this thread or task; empty before its first step.
+_prepared: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("keystone_prepared", default=None)
+
+
+@contextlib.contextmanager
+def sharing() -> Iterator[None]:
+    """A round on the fast path, within this block."""
+    token = _prepared.set([])
+    try:
+        yield
+    finally:
+        _prepared.reset(token)
+
+
+def is_sharing() -> bool:
+    """Whether the step that asks belongs to a round on the fast path."""
+    return _prepared.get() is not None
+
+
+def once_per_round(prepare: Callable[[], Prepared]) -> Prepared:
+    """The result of ``prepare``, which is called in the first step of a round only; without gradients, as it has no part in
+    what a guided sampler differentiates.
+
+    >>> with sharing():
+    ...     once_per_round(lambda: 1), once_per_round(lambda: 2)
+    (1, 1)
+    """
+    kept = _prepared.get()
+    if kept is None:
+        raise RuntimeError("once_per_round: no round is being drawn on a fast path here")
+    if not kept:
+        with torch.no_grad():
+            kept.append(prepare())
+    return kept[0]  # type: ignore[no-any-return]
