@@ -96,7 +96,7 @@ def test_the_largest_k_is_that_of_the_sketch_up_to_one(name):
 
 @pytest.mark.parametrize("name", sorted(GROOT))
 def test_within_a_factor_of_what_nvidia_measured(name):
-    """Eager within 30 %; compiled it is a lower bound, down to about half: kernels of these sizes do not reach the assumed rates."""
+    """Eager within 30 %; compiled it is a lower bound, down to about half: kernels of these sizes are slower than assumed."""
     measured = GROOT[name]
     eager, graphs = (
         1e3 * round_time(MODELS["groot"], DEVICES[name], 1, Way(graphs)).denoise for graphs in (False, True)
