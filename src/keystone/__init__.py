@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from keystone.attach import Chosen, Handle, attach, attached, detach
 from keystone.errors import KeystoneError, NoValidCandidate
+from keystone.profiling import Profile, profile
 from keystone.select import RULES, ActionSpace, Choice, DeviceSelection, Round, Selection, select, select_on_device
 
 try:
@@ -28,12 +29,14 @@ __all__ = [
     "Handle",
     "KeystoneError",
     "NoValidCandidate",
+    "Profile",
     "Round",
     "Selection",
     "__version__",
     "attach",
     "attached",
     "detach",
+    "profile",
     "select",
     "select_on_device",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any, Literal
 
 from keystone.errors import KeystoneError
@@ -19,6 +20,9 @@ from keystone.select.rules.checks import number, whole
 
 log = logging.getLogger("keystone")
 
+#: Candidates in the self-check of the first round with ``k="auto"``, before K is known.
+UNTIL_TUNED = 4
+
 __all__ = ["Chosen", "Handle", "attach", "attached", "detach"]
 
 
@@ -32,7 +36,7 @@ class ResetSeam(Seam):
 
 def attach(
     policy: Any,
-    k: int = 16,
+    k: int | Literal["auto"] = 16,
     rule: Any = "keystone",
     temperature: float = 1.0,
     seed: int | None = None,
@@ -44,6 +48,7 @@ def attach(
     check: bool | Literal["all"] = True,
     fast: bool = True,
     compile: bool = False,
+    profiles: str | os.PathLike[str] | None = None,
     **params: Any,
 ) -> Handle:
     """Let a policy draw K chunks a round and execute one of them. In place; everything else about it stays as it was.
@@ -54,7 +59,8 @@ def attach(
 
     Args:
         policy: a LeRobot policy, or an object that holds one (a server, a wrapper).
-        k: candidates per round.
+        k: candidates per round; "auto" takes the largest that costs almost nothing, from a profile of this policy on this
+            device that `keystone.profile` stored, or else from one that the first round makes (see docs/profile.md).
         rule: a name in `keystone.RULES` or a function, see `keystone.select`.
         temperature: factor on the initial noise; below 1 the candidates lie closer together.
         seed: makes the noise of all rounds reproducible; None draws from torch's global generator. For a single call:
@@ -68,6 +74,7 @@ def attach(
         fast: draw candidates on the adapter's fast path, if it has one and the self-check finds it exact (so with
             ``check=False`` it is not used); `Handle.path` tells which path is at work. See docs/fast.md.
         compile: compile the denoising step with ``torch.compile``; the first rounds take a minute or so.
+        profiles: for "auto": the folder of stored profiles; default ``KEYSTONE_PROFILES``, or one in the user's cache.
         **params: of the rule.
 
     Raises:
@@ -85,7 +92,9 @@ def attach(
     >>> type(policy).__name__
     'Policy'
     """
-    whole("k", k)
+    automatic = isinstance(k, str) and k == "auto"
+    candidates: Any = UNTIL_TUNED if automatic else k
+    whole("k", candidates)
     whole("keep", keep, least=0)
     number("temperature", temperature)
     if not 0 <= temperature < float("inf"):
@@ -120,13 +129,19 @@ def attach(
         check_compiler(adapter, owner)
     handle = Handle(adapter, getattr(owner, "config", None), bound, metric, space)
     session = Session(
-        k=k, temperature=float(temperature), seed=seed, choose=handle, encoders=tuple(adapter.encoders(owner)),
+        k=candidates, temperature=float(temperature), seed=seed, choose=handle, encoders=tuple(adapter.encoders(owner)),
         checked=not check, thorough=check == "all", keep=keep, owner=owner, fast=fast, compile=compile,
         path="undecided" if check else "plain",
     )  # fmt: skip
     handle.session = session
+    encoding: list[tuple[Any, type[Seam]]] = []
+    if automatic:
+        from keystone.profiling.auto import FirstRound, noting_seam
+
+        session.tuner = FirstRound(handle, profiles)
+        encoding = [(encoder, noting_seam(name)) for encoder, name in adapter.encoders(owner)]
     try:
-        for module, seam in adapter.seams(owner):
+        for module, seam in [*adapter.seams(owner), *encoding]:
             swap_in(module, seam, session)
         if bound.remembers and hasattr(owner, "reset"):
             swap_in(owner, ResetSeam, session)
@@ -136,7 +151,10 @@ def attach(
     vars(owner)["_keystone"] = session
     warm_up()
     path = "" if check else "; plain path, since without the self-check no other can prove to be exact"
-    log.info("KeyStone on: K=%d, rule %s, adapter %s, shared: %s%s", k, bound.name, adapter.name, adapter.shares, path)
+    shown = "auto" if automatic else k
+    log.info(
+        "KeyStone on: K=%s, rule %s, adapter %s, shared: %s%s", shown, bound.name, adapter.name, adapter.shares, path
+    )
     return handle
 
 

@@ -47,6 +47,7 @@ class Handle:
 
     Attributes:
         adapter: name of the adapter at work.
+        sampler: the adapter itself.
         rule: the rule with its parameters.
         metric: "l2", "l1" or "cosine".
         space: what counts in distances, or None for the policy's real dimensions and executed steps.
@@ -63,7 +64,7 @@ class Handle:
         self.space = space
         self.last: Selection | None = None
         self.on_round: Callable[[Chosen], None] | None = None
-        self._adapter, self._config = adapter, config
+        self.sampler, self._config = adapter, config
         self._lock = threading.Lock()
         self._spaces: dict[Any, ActionSpace] = {}
         self._previous: Tensor | None = None
@@ -86,13 +87,13 @@ class Handle:
 
     @property
     def k(self) -> int:
-        """Candidates per round; may be changed at any time, 1 turns KeyStone off."""
+        """Candidates per round; may be changed at any time, 1 turns KeyStone off. With ``k="auto"`` the first round sets it."""
         return self.session.k
 
     @k.setter
     def k(self, value: int) -> None:
         whole("k", value)
-        self.session.k = value
+        self.session.k, self.session.tuner = value, None
 
     @property
     def path(self) -> str:
@@ -138,14 +139,17 @@ class Handle:
         if self._previous is not None:
             self._previous = self._previous[list(rows)]
 
+    def pick(self, drawn: Drawn) -> Selection:
+        """What would be chosen in a round; nothing is counted or remembered."""
+        # One seed for all: with the round's, a row's choice would depend on the rows beside it.
+        return select(drawn.candidates, self._with_previous(drawn), self._space(drawn), seed=0, metric=self.metric)
+
     def __call__(self, drawn: Drawn) -> Tensor:
         """Choose one chunk for each row of a round."""
         begin = time.perf_counter()
-        rule = self._with_previous(drawn)
-        # One seed for all: with the round's, a row's choice would depend on the rows beside it.
-        selection = select(drawn.candidates, rule, self._space(drawn), seed=0, metric=self.metric)
+        selection = self.pick(drawn)
         seconds = time.perf_counter() - begin
-        if rule.remembers:
+        if self.rule.remembers:
             self._previous = selection.chunk
         with self._lock:
             self.last = selection
@@ -165,7 +169,7 @@ class Handle:
         """The caller's space, or the real dimensions and the steps that will be executed."""
         if self.space is not None:
             return self.space
-        window = self._adapter.window(self._config)
+        window = self.sampler.window(self._config)
         if window is None:
             return None
         steps, dims = drawn.candidates.shape[2:]
@@ -179,7 +183,7 @@ class Handle:
 
     def _with_previous(self, drawn: Drawn) -> Rule:
         """The rule, told what the previous chunk had planned from now on, if it wants to know."""
-        previous, window = self._previous, self._adapter.window(self._config)
+        previous, window = self._previous, self.sampler.window(self._config)
         rows = drawn.candidates.shape[0]
         if not self.rule.remembers or previous is None or window is None or len(previous) != rows:
             return self.rule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +16,18 @@ EXTRAS = {
     ),
     **dict.fromkeys(("PIL", "matplotlib"), "plot"),
     "ray": "ray",
+}
+
+#: Every command and the module of this package that holds it.
+COMMANDS = {
+    "demo": "demo",
+    "check": "check",
+    "eval": "evaluate",
+    "compare": "compare",
+    "profile": "profile",
+    "roofline": "roofline",
+    "train": "train",
+    "reproduce": "reproduce",
 }
 
 DESCRIPTION = f"""KeyStone {__version__}: draw K action chunks from one shared context, execute the one they agree on.
@@ -31,16 +44,12 @@ def main(args: Sequence[str] | None = None) -> int:
         import rich  # noqa: F401  (the commands print with it; better to hear that it is missing before one has run)
         from tyro.extras import SubcommandApp
 
-        from keystone.cli import check, compare, demo, evaluate, reproduce, train
+        commands = {name: importlib.import_module(f"keystone.cli.{module}") for name, module in COMMANDS.items()}
     except ImportError:
         return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')
     app = SubcommandApp()
-    app.command(name="demo")(demo.run)
-    app.command(name="check")(check.run)
-    app.command(name="eval")(evaluate.run)
-    app.command(name="compare")(compare.run)
-    app.command(name="train")(train.run)
-    app.command(name="reproduce")(reproduce.run)
+    for name, module in commands.items():
+        app.command(name=name)(module.run)
     try:
         app.cli(prog="keystone", description=DESCRIPTION, args=args)
     except KeystoneError as error:

@@ -68,7 +68,7 @@ class Settings:
         Traceback (most recent call last):
         ValueError: KEYSTONE_K=many: expected a whole number
         """
-        names = ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "FAST", "COMPILE", "PARAMS", "LOG")
+        names = ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "FAST", "COMPILE", "PARAMS", "LOG", "PROFILES")
         known = {"KEYSTONE_" + name for name in names}
         for name in environ:
             if name.startswith("KEYSTONE_") and name not in known:

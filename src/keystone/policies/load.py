@@ -91,7 +91,7 @@ def load_agent(name: str, device: str | None = None) -> Agent:
     folder = find_policy(name)
     if folder is None and is_reference(name):
         return make_named(name, Agent, device=device)  # type: ignore[type-abstract]
-    if folder is not None and _kind(folder) == TYPE:
+    if folder is not None and policy_type(folder) == TYPE:
         return FlowAgent(load_flow(folder).to(device or "cpu"), trained_on(name))
     from keystone.policies.lerobot_agent import LeRobotAgent
 
@@ -119,7 +119,8 @@ def check_device(name: str, here: bool = False) -> None:
         raise KeystoneError(f"device {name!r} cannot be used: {reason}") from error
 
 
-def _kind(folder: Path) -> Any:
+def policy_type(folder: Path) -> Any:
+    """What a policy's config.json says it is."""
     try:
         return json.loads((folder / "config.json").read_text()).get("type")
     except (ValueError, AttributeError) as error:

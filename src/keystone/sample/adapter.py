@@ -73,6 +73,12 @@ class Adapter:
         """The methods that encode the context, as (object, name); watched by the self-check."""
         return ()
 
+    def steps(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        """The method that makes one step of denoising, as (object, name), where the seam encloses more than the loop: for the
+        profiler, to which everything before the first step is encoding.
+        """
+        return ()
+
     def window(self, config: Any) -> Window | None:
         """The real dimensions and the executed steps, from the policy's own configuration as it is now."""
         return Window(int(config.action_feature.shape[0]), 0, int(config.n_action_steps))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from keystone.sample.noise import GivenNoise, aside
+from keystone.sample.shadow import shadowed
 
 #: Largest difference to the policy's own single calls, relative to the size of the actions (at least 1).
 TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -140,30 +141,16 @@ def _largest_difference(first: Tensor, second: Tensor) -> float:
 @contextlib.contextmanager
 def count_calls(encoders: Sequence[tuple[Any, str]]) -> Iterator[dict[str, int]]:
     """Count the calls of methods within the block and in this thread, by method name."""
-    calls: dict[str, int] = {}
+    calls: dict[str, int] = {name: 0 for _, name in encoders}
     thread = threading.get_ident()
-    shadowed: list[tuple[Any, str, bool, Any]] = []
 
-    def counting(owner: Any, name: str) -> None:
-        method = getattr(owner, name)
-        calls.setdefault(name, 0)
-
+    def counting(method: Callable[..., Any], name: str) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == thread:
                 calls[name] += 1
             return method(*args, **kwargs)
 
-        attributes = vars(owner)
-        shadowed.append((owner, name, name in attributes, attributes.get(name)))
-        attributes[name] = counted
+        return counted
 
-    for owner, name in encoders:
-        counting(owner, name)
-    try:
+    with shadowed(encoders, counting):
         yield calls
-    finally:
-        for owner, name, was_there, before in reversed(shadowed):
-            if was_there:
-                vars(owner)[name] = before
-            else:
-                vars(owner).pop(name, None)

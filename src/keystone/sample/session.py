@@ -62,6 +62,19 @@ class Draws(NamedTuple):
 Draw = Callable[[Tensor, int], Tensor]
 
 
+class Tuner(Protocol):
+    """Finds K in the first round, for ``k="auto"``."""
+
+    def reached(self) -> None:
+        """The round has come to the seam: the context is encoded, unless the sampler does that."""
+
+    def note(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The encoder is about to be called."""
+
+    def __call__(self, draw: Callable[[int], Tensor], batch: int, device: torch.device) -> int:
+        """K, given how to draw K candidates (B, K, T, D) for the round's B observations."""
+
+
 class Choose(Protocol):
     """Reduces the candidates of a round to (B, T, D)."""
 
@@ -84,6 +97,7 @@ class Session:
         fast: draw on the fast path, where the seam offers one and the self-check finds it exact.
         path: the one on which candidates are drawn: "fast" or "plain"; "undecided" before the first round.
         compile: compile the denoising step.
+        tuner: finds K in the first round; None once it has.
         owner: the object that was attached to.
         swapped: (module, its class, its class while attached), in the order in which they were swapped.
     """
@@ -99,6 +113,7 @@ class Session:
     fast: bool = False
     path: str = "undecided"
     compile: bool = False
+    tuner: Tuner | None = field(default=None, repr=False)
     owner: Any = field(default=None, repr=False)
     swapped: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
     rounds: int = 0
@@ -133,7 +148,7 @@ class Session:
     def untouched(self) -> bool:
         """The policy's own code runs, bit for bit: one candidate, its own noise."""
         own_noise = self.seed is None and id(self) not in _given_seeds.get()
-        return self.k == 1 and self.temperature == 1.0 and own_noise
+        return self.k == 1 and self.temperature == 1.0 and own_noise and self.tuner is None
 
     def round(
         self,
@@ -166,6 +181,8 @@ class Session:
         """
         if self.untouched:
             return original()
+        if self.tuner is not None:
+            self.tuner.reached()
         number, seeds = self._next(batch)
 
         def draw_with(method: Draw, k: int) -> Draws:
@@ -202,6 +219,8 @@ class Session:
                 drawn, _ = sample(method)
             else:
                 method, drawn = self._settle(attempt, fast if self.fast and self.k > 1 else None, draw)
+        if self._tuned(partial(draw_with, method), batch, device):
+            drawn, _ = sample(method)
         return self._finish(drawn, partial(draw_with, method))
 
     def _settle(
@@ -237,6 +256,8 @@ class Session:
         """One round at a method of which nothing is known but that it draws noise and returns (B, T, D)."""
         if self.untouched:
             return original()
+        if self.tuner is not None:
+            self.tuner.reached()
         number, seeds = self._next(None)
 
         def draw_candidates(k: int) -> Draws:
@@ -247,6 +268,10 @@ class Session:
         seconds = _now(candidates.device) - begin
         if not self.checked:
             self._conclude(verify(original, candidates, [], {}, (), compare=(), distinct=self.temperature > 0))
+        if self._tuned(draw_candidates, candidates.shape[0], candidates.device):
+            begin = time.perf_counter()
+            candidates = self._with_less_memory(draw_candidates).candidates
+            seconds = _now(candidates.device) - begin
         return self._finish(Drawn(number, seeds, candidates, 0, seconds), draw_candidates)
 
     def _finish(self, drawn: Drawn, draw_candidates: Callable[[int], Draws]) -> Tensor:
@@ -285,6 +310,16 @@ class Session:
             with global_generator:
                 base = int(torch.randint(2**63 - 1, ()))
         return number, tuple(mix(base, row) for row in range(batch or 1))
+
+    def _tuned(self, draw_candidates: Callable[[int], Draws], batch: int, device: torch.device | str) -> bool:
+        """With ``k="auto"``, after the self-check of the first round: set K. Whether it was set just now."""
+        if self.tuner is None:
+            return False
+        with self.checking:  # threads wait for the first to have found it
+            if self.tuner is not None:
+                self.k = self.tuner(lambda k: draw_candidates(k).candidates, batch, torch.device(device))
+                self.tuner = None
+        return True
 
     def _with_less_memory(self, draw_candidates: Callable[[int], Draws]) -> Draws:
         """Draw K candidates; where the device's memory is too small for them, half as many, and so on."""

@@ -123,3 +123,6 @@ class PackedAdapter(Adapter):
 
     def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model, "embed_prefix")]
+
+    def steps(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy.model, "denoise_step")]

@@ -1,0 +1,86 @@
+"""The command `keystone profile`: what K costs with this policy, on this machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from keystone.errors import KeystoneError
+
+if TYPE_CHECKING:
+    from keystone.profiling import Profile
+
+
+def run(
+    policy: Annotated[str, tyro.conf.Positional],
+    k: tuple[int, ...] = (1, 4, 8, 16, 32),
+    tolerance: float = 0.05,
+    budget_ms: float | None = None,
+    batch: int = 1,
+    rounds: int = 30,
+    device: str | None = None,
+    concurrent: int = 1,
+    out: Path | None = None,
+    fresh: bool = False,
+) -> None:
+    """Measure latency and memory of a round against K, and find the largest K worth having.
+
+    All K take turns, round after round; warm-up does not count. The result is also kept where `keystone.attach(policy,
+    k="auto")` finds it. Interrupted, the same command goes on where it stopped.
+
+    Args:
+        policy: one that comes with KeyStone, a folder that `keystone train` or LeRobot wrote, or LeRobot's name on the hub.
+        k: candidates per round; 1 is always measured.
+        tolerance: how much longer than with K = 1 a round may take, as a fraction.
+        budget_ms: how long a round may take in nine of ten cases; then this decides.
+        batch: observations per round.
+        rounds: measurements of each K.
+        device: where to run; default as the checkpoint says.
+        concurrent: clients that share the device; the others are processes that make rounds with the same K all the time.
+        out: folder for the table, profile.json and the figure; default out/profile/ and the policy's name.
+        fresh: measure anew, whatever is in the folder.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from keystone.profiling.api import check_arguments, profile
+    from keystone.report.cost import draw_cost
+    from keystone.report.style import save
+
+    try:
+        check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch)
+    except (ValueError, TypeError) as error:
+        raise KeystoneError(str(error)) from None
+    folder = out or Path("out/profile") / (re.sub(r"[^\w.-]+", "-", policy).strip("-.") or "policy")
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        # redrawn between measurements only: a thread that redraws would take turns with what is timed
+        with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
+            task = bar.add_task("", total=None)
+            found = profile(
+                policy, k=k, tolerance=tolerance, budget_ms=budget_ms, batch=batch, rounds=rounds, device=device,
+                concurrent=concurrent, out=folder, fresh=fresh,
+                progress=lambda done, total: bar.update(task, completed=done, total=total, refresh=True),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        console.print(f"stopped; {folder}: run the same command again to go on from here", style="bold yellow")
+        raise SystemExit(130) from None
+    console.print(str(found))
+    console.print(advice(found), style="bold green")
+    (folder / "profile.md").write_text(str(found) + "\n")
+    paths = save(draw_cost(found), folder, "profile")
+    console.print(f"wrote {', '.join(path.name for path in paths)}, profile.md and profile.json to {folder}")
+
+
+def advice(found: Profile) -> str:
+    """What to do with the result, in one line."""
+    k = found.best()
+    if k > 1:
+        return f'K = {k}: keystone.attach(policy, k={k}), or k="auto"'
+    if found.budget_ms is not None:
+        return "K = 1: no larger K that was tried stays within the budget"
+    return "K = 1: no larger K that was tried is free here; if a round may take longer, say how long with --budget-ms"

@@ -1,0 +1,57 @@
+"""The command `keystone roofline`: what K should cost on a device, on paper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from keystone.errors import KeystoneError
+
+
+def run(
+    model: str | None = None,
+    device: str = "a6000",
+    k: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
+    tolerance: float = 0.05,
+    json_path: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+) -> None:
+    """Predict the time of a round against K from public numbers. A model, not a measurement; `keystone profile` measures.
+
+    Args:
+        model: pi05, smolvla, groot, xvla, starvla or fastwam; without it, the largest K of all six, and GR00T beside what
+            NVIDIA measured.
+        device: a6000, 4090, 5090, h100, thor or orin.
+        k: candidates per round.
+        tolerance: how much longer than with K = 1 a round may take, as a fraction.
+        json_path: write the prediction for the model, or for all, to this file.
+    """
+    from rich.console import Console
+
+    from keystone.files import written_whole
+    from keystone.roofline.devices import find_device
+    from keystone.roofline.models import MODELS, find_model
+    from keystone.roofline.table import against_k, as_dict, beside_published, six_models
+
+    if min(k, default=0) < 1:
+        raise KeystoneError(f"--k {' '.join(map(str, k))}: expected whole numbers, 1 or more")
+    if not 0 <= tolerance < float("inf"):
+        raise KeystoneError(f"--tolerance {tolerance}: expected a fraction, 0 or more (0.05 is five per cent)")
+    target = find_device(device)
+    chosen = list(MODELS.values()) if model is None else [find_model(model)]
+    if model is None:
+        lines = [*six_models(target, tolerance), "", *beside_published()]
+    else:
+        lines = against_k(chosen[0], target, k, tolerance)
+        lines += ["", f"The paper uses K = {chosen[0].paper_k}. Assumptions: docs/roofline.md."]
+    Console(highlight=False, markup=False, soft_wrap=True).print("\n".join(lines))
+    if json_path is not None:
+        try:
+            json_path.parent.mkdir(parents=True, exist_ok=True)
+            with written_whole(json_path) as draft:
+                predictions = [as_dict(one, target, k, tolerance) for one in chosen]
+                draft.write_text(json.dumps({"predictions": predictions}, indent=2) + "\n")
+        except OSError as error:
+            raise KeystoneError(f"cannot write {json_path}: {error.strerror}") from None

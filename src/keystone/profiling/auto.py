@@ -1,0 +1,153 @@
+"""`keystone.attach(policy, k="auto")`: K from a stored profile, or from a quick one that the first round makes by itself."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone.handle import Handle
+from keystone.profiling.clocks import clock_for
+from keystone.profiling.fingerprint import describe_device, fingerprint_policy, versions
+from keystone.profiling.measure import is_out_of_memory
+from keystone.profiling.phases import DENOISE, ENCODE, PHASES, SELECT
+from keystone.profiling.result import TOLERANCE, Profile, costs_of
+from keystone.profiling.store import find_profile, profiles_folder, save_profile
+from keystone.sample.adapter import Seam
+from keystone.sample.session import Drawn
+
+log = logging.getLogger("keystone")
+
+KS = (1, 4, 8, 16, 32)
+ROUNDS = 5
+#: A K that takes this much longer than allowed is not near the limit: larger ones are not tried.
+HOPELESS = 1.5
+
+
+class FirstRound:
+    """Finds K in the first round, on the real observation; see `keystone.sample.session.Tuner`.
+
+    The round is at the seam then: it can be drawn and chosen from again with any K, but the encoder has run. So the arguments
+    of the encoder's last call are kept, and it is called again on copies of them, for its time.
+
+    Args:
+        handle: of the policy.
+        profiles: folder of the stored profiles, see `profiles_folder`.
+    """
+
+    def __init__(self, handle: Handle, profiles: str | os.PathLike[str] | None = None) -> None:
+        self._handle = handle
+        self._folder = profiles_folder(profiles)
+        self._calls: dict[Any, tuple[Callable[..., Any], Any]] = {}
+        self._at_seam = False
+
+    def note(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._at_seam:  # the sampler encodes: that is timed with it
+            return
+        try:
+            self._calls[method.__self__, method.__name__] = method, copy.deepcopy((args, kwargs))  # type: ignore[attr-defined]
+        except Exception as error:  # whatever a policy hands to its encoder may refuse to be copied
+            log.debug("KeyStone: an encoder is left out of the profile: %s", error)
+
+    def reached(self) -> None:
+        self._at_seam = True
+
+    def __call__(self, draw: Callable[[int], Tensor], batch: int, device: torch.device) -> int:
+        fingerprint = fingerprint_policy(self._handle, device, batch)
+        found, source = find_profile(fingerprint, self._folder), "a stored profile"
+        if found is None:
+            begin = time.perf_counter()
+            found = self._measure(fingerprint, draw, batch, device)
+            source = f"a profile made in the first round ({time.perf_counter() - begin:.1f} s)"
+            save_profile(found, self._folder)
+        k = found.best()
+        if k == 1:
+            log.warning(
+                "KeyStone is off (K=1): by %s in %s no larger K is free here; give k yourself, or a profile with a budget",
+                source, self._folder,
+            )  # fmt: skip
+        else:
+            log.info("KeyStone: K=%d, by %s in %s", k, source, self._folder)
+        return k
+
+    def _measure(self, fingerprint: str, draw: Callable[[int], Tensor], batch: int, device: torch.device) -> Profile:
+        clock = clock_for(device)
+        try:
+            self._encode(self._copies())
+        except (
+            Exception
+        ) as error:  # called out of its place an encoder may fail; K is then found without it, a little smaller
+            log.debug("KeyStone: the encoder is left out of the profile: %s", error)
+            self._calls.clear()
+
+        def timed(k: int) -> dict[str, float]:
+            copies = self._copies()
+            clock.start(ENCODE)
+            self._encode(copies)
+            clock.switch(DENOISE)
+            candidates = draw(k)
+            clock.switch(SELECT)
+            if k > 1:
+                self._handle.pick(Drawn(0, (), candidates, 0, 0.0))
+            return {**dict.fromkeys(PHASES, 0.0), **clock.stop()}
+
+        ks, stopped = _worth_trying(timed)
+        rounds = [{k: timed(k) for k in ks} for _ in range(ROUNDS)]
+        return Profile(
+            type(self._handle.session.owner).__name__, self._handle.adapter, batch, describe_device(device), versions(),
+            fingerprint, costs_of({(1, k): [one[k] for one in rounds] for k in ks}, {}), "not measured", stopped=stopped,
+            note="Made in the first round: of the call, only encoder, sampler and choice are in it.",
+            date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        )  # fmt: skip
+
+    def _copies(self) -> list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
+        """Every call of the encoder with arguments of its own: it may change them."""
+        return [(method, *copy.deepcopy(given)) for method, given in self._calls.values()]
+
+    @staticmethod
+    def _encode(calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]) -> None:
+        for method, args, kwargs in calls:
+            method(*args, **kwargs)
+
+
+def _worth_trying(timed: Callable[[int], dict[str, float]]) -> tuple[list[int], int | None]:
+    """The K that fit into memory and may be within the tolerance, warmed up; the first that does not fit, if one does not."""
+    ks: list[int] = []
+    one = 0.0
+    for k in KS:
+        try:
+            timed(k)
+            taken = sum(timed(k).values())
+        except Exception as error:
+            if k == 1 or not is_out_of_memory(error):
+                raise
+            return ks, k
+        ks.append(k)
+        one = one or taken
+        if taken > HOPELESS * (1 + TOLERANCE) * one:
+            break
+    return ks, None
+
+
+@functools.cache
+def noting_seam(method: str) -> type[Seam]:
+    """A seam on an encoder that tells the tuner, as long as there is one, how the encoder is called."""
+
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        original = getattr(super(seam, self), method)
+        tuner = self._keystone.tuner
+        if tuner is not None:
+            tuner.note(original, args, kwargs)
+        return original(*args, **kwargs)
+
+    noted.__name__ = method
+    seam = type("NotingSeam", (Seam,), {method: noted})
+    return seam

@@ -1,0 +1,163 @@
+"""What a profile found, and which K follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keystone.profiling.memory import Peak
+from keystone.profiling.phases import PHASES
+
+#: How much longer than with K = 1 a round may take where nothing is said.
+TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A round with K candidates. Times are in milliseconds, memory in MiB.
+
+    Attributes:
+        k: candidates.
+        clients: how many shared the device.
+        rounds: measured.
+        median, p90, p99: of the whole call of the policy.
+        encode, denoise, select, other: medians of its phases.
+        ratio: median over rounds of the time relative to K = 1 in the same round and with as many clients.
+        peak: memory in use at most, weights included; None if it was not measured.
+        extra: how much of it came with the round.
+    """
+
+    k: int
+    clients: int
+    rounds: int
+    median: float
+    p90: float
+    p99: float
+    encode: float
+    denoise: float
+    select: float
+    other: float
+    ratio: float
+    peak: float | None = None
+    extra: float | None = None
+
+
+def costs_of(
+    times: Mapping[tuple[int, int], Sequence[Mapping[str, float]]], peaks: Mapping[int, Peak | None]
+) -> tuple[Cost, ...]:
+    """Statistics of what was measured.
+
+    Args:
+        times: by (clients, K) the milliseconds by phase of every round; the same rounds in the same order for every K.
+        peaks: by K.
+    """
+    totals = {key: np.array([sum(phases.values()) for phases in rounds]) for key, rounds in times.items()}
+    costs = []
+    for (clients, k), rounds in times.items():
+        total = totals[clients, k]
+        p90, p99 = np.percentile(total, [90, 99])
+        phases = {phase: statistics.median(one[phase] for one in rounds) for phase in PHASES}
+        peak = peaks.get(k)
+        costs.append(
+            Cost(
+                k, clients, len(rounds), float(np.median(total)), float(p90), float(p99), **phases,
+                ratio=float(np.median(total / totals[clients, 1])),
+                peak=None if peak is None else peak.peak,
+                extra=None if peak is None else peak.peak - peak.rest,
+            )
+        )  # fmt: skip
+    return tuple(sorted(costs, key=lambda cost: (cost.clients, cost.k)))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Latency and memory of a policy's rounds against K, on one machine.
+
+    Attributes:
+        policy: its name.
+        adapter: that sampled it.
+        batch: observations per round; None if that is not known.
+        device: its name and kind.
+        versions: of what takes part.
+        fingerprint: of the policy's architecture, the device, the versions and the batch: equal where a profile can be reused.
+        costs: one for each K and number of clients.
+        memory: how memory was measured.
+        tolerance: how much longer than with K = 1 a round may take, as a fraction.
+        budget_ms: how long it may take, if that is given.
+        stopped: the smallest K that did not fit into memory, if one did not.
+        note: what to know about the split.
+        date: when it was measured.
+    """
+
+    policy: str
+    adapter: str
+    batch: int | None
+    device: str
+    versions: dict[str, str]
+    fingerprint: str
+    costs: tuple[Cost, ...]
+    memory: str
+    tolerance: float = TOLERANCE
+    budget_ms: float | None = None
+    stopped: int | None = None
+    note: str = ""
+    date: str = ""
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """The numbers of clients that were measured."""
+        return tuple(sorted({cost.clients for cost in self.costs}))
+
+    def of(self, clients: int = 1) -> tuple[Cost, ...]:
+        """The costs with as many clients, by ascending K."""
+        return tuple(cost for cost in self.costs if cost.clients == clients)
+
+    def within_tolerance(self, clients: int = 1) -> int:
+        """The largest measured K whose rounds take at most ``1 + tolerance`` times as long as with K = 1 (median of ratios)."""
+        return max(cost.k for cost in self.of(clients) if cost.k == 1 or cost.ratio <= 1 + self.tolerance)
+
+    def within_budget(self, clients: int = 1) -> int | None:
+        """The largest measured K of whose rounds nine in ten stay within the budget; None if K = 1 does not, or none is set."""
+        if self.budget_ms is None:
+            return None
+        return max((cost.k for cost in self.of(clients) if cost.p90 <= self.budget_ms), default=None)
+
+    def best(self, clients: int = 1) -> int:
+        """K for use: within the budget if one is set (1 if not even that is), else within the tolerance.
+
+        >>> def cost(k, ms):
+        ...     return Cost(k, 1, 9, ms, ms, ms, 0.0, ms, 0.0, 0.0, ratio=ms / 10)
+        >>> found = Profile("mine", "site", 1, "cpu", {}, "", (cost(1, 10), cost(4, 10.4), cost(8, 18)), "")
+        >>> found.best(), dataclasses.replace(found, budget_ms=20).best(), dataclasses.replace(found, budget_ms=9).best()
+        (4, 8, 1)
+        """
+        return self.within_tolerance(clients) if self.budget_ms is None else self.within_budget(clients) or 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; the K that follow from the measurement are among it."""
+        found = {
+            str(clients): {
+                "best": self.best(clients),
+                "within_tolerance": self.within_tolerance(clients),
+                "within_budget": self.within_budget(clients),
+            }
+            for clients in self.clients
+        }
+        return {**dataclasses.asdict(self), "found": found}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Profile:
+        """The opposite of `as_dict`."""
+        fields = {field.name for field in dataclasses.fields(cls)}
+        costs = tuple(Cost(**cost) for cost in values["costs"])
+        return cls(**{**{name: value for name, value in values.items() if name in fields}, "costs": costs})
+
+    def __str__(self) -> str:
+        from keystone.profiling.table import lines
+
+        return "\n".join(lines(self))

@@ -1,0 +1,114 @@
+"""The predictions as Markdown. Every table says that it is a model, not a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keystone.roofline.devices import DEVICES, Device
+from keystone.roofline.models import MODELS, Model
+from keystone.roofline.predict import MOST, Way, largest_k, round_time
+from keystone.roofline.published import GROOT, SOURCE
+
+WAYS = tuple(Way(graphs, shared) for graphs in (False, True) for shared in (False, True))
+NOTE = "A model on paper (roofline), not a measurement."
+KS = (1, 2, 4, 8, 16, 32)
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table, line by line."""
+    return ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
+
+
+def against_k(model: Model, device: Device, ks: Sequence[int] = KS, tolerance: float = 0.05) -> list[str]:
+    """Milliseconds of a round against K, in each way, and the largest K worth having."""
+    rows = []
+    for k in ks:
+        times = [(round_time(model, device, k, way).total, round_time(model, device, 1, way).total) for way in WAYS]
+        rows.append([str(k), *(f"{1e3 * time:.1f} ({time / one:.2f}×)" for time, one in times)])
+    best = [_largest(model, device, way, tolerance) for way in WAYS]
+    rows.append([f"largest K within {tolerance:.0%}", *best])
+    return [
+        f"{NOTE} {model.title} on {device.title}: milliseconds of a round (relative to K = 1 in the same way)",
+        "",
+        *markdown(["K", *map(str, WAYS)], rows),
+    ]
+
+
+def six_models(device: Device, tolerance: float = 0.05) -> list[str]:
+    """The largest K of the paper's six models on a device, beside the K that the paper uses."""
+    rows = []
+    for model in MODELS.values():
+        one = round_time(model, device, 1)
+        rows.append(
+            [
+                model.title,
+                str(model.paper_k),
+                *(_largest(model, device, way, tolerance) for way in WAYS),
+                f"{1e3 * one.encode:.0f} + {1e3 * one.launches:.0f}",
+                f"{1e3 * one.work:.0f}",
+            ]
+        )
+    header = ["model", "K in the paper", *map(str, WAYS), "encode + launches, ms", "GPU work, ms"]
+    title = (
+        f"{NOTE} Largest K within {tolerance:.0%} of K = 1 in the same way, on {device.title}; the last two columns are of a "
+        "plain eager round with K = 1"
+    )
+    return [title, "", *markdown(header, rows)]
+
+
+def beside_published() -> list[str]:
+    """GR00T N1.6 at K = 1: the model beside what NVIDIA published."""
+    model = MODELS["groot"]
+    rows = []
+    for name, measured in GROOT.items():
+        device = DEVICES[name]
+        eager, graphs = (round_time(model, device, 1, Way(graphs=graphs)) for graphs in (False, True))
+        rows.append(
+            [
+                device.title,
+                f"{measured.eager:g}",
+                f"{1e3 * eager.denoise:.0f}",
+                f"{measured.compiled:g}",
+                f"{1e3 * graphs.denoise:.1f}",
+                f"{measured.backbone:g}",
+                f"{1e3 * eager.encode:.0f}",
+            ]
+        )
+    header = [
+        "device",
+        "head, eager: measured",
+        "model",
+        "head, compiled: measured",
+        "model",
+        "backbone: measured",
+        "model",
+    ]
+    return [
+        f"{NOTE} Milliseconds of GR00T N1.6 at K = 1, beside measurements by {SOURCE}",
+        "",
+        *markdown(header, rows),
+    ]
+
+
+def as_dict(model: Model, device: Device, ks: Sequence[int] = KS, tolerance: float = 0.05) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "note": NOTE,
+        "model": model.title,
+        "device": device.title,
+        "tolerance": tolerance,
+        "paper_k": model.paper_k,
+        "ways": {
+            str(way): {
+                "largest_k": largest_k(model, device, way, tolerance),
+                "milliseconds": {str(k): 1e3 * round_time(model, device, k, way).total for k in ks},
+            }
+            for way in WAYS
+        },
+    }
+
+
+def _largest(model: Model, device: Device, way: Way, tolerance: float) -> str:
+    k = largest_k(model, device, way, tolerance)
+    return str(k) if k < MOST else f"{MOST} or more"

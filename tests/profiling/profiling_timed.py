@@ -1,0 +1,60 @@
+"""A clock that a test turns by hand, and a policy whose rounds take a known time on it."""
+
+from types import SimpleNamespace
+
+import torch
+
+from keystone.profiling.phases import PHASES
+
+
+class HandClock:
+    """Shows what it was turned to. `log` keeps the phases it went through, `spent` their times."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.log = []
+        self._marks = []
+
+    def turn(self, milliseconds):
+        self.now += milliseconds
+
+    def start(self, phase):
+        self._marks, self.log = [(phase, self.now)], [phase]
+
+    def switch(self, phase):
+        if self._marks:
+            self._marks.append((phase, self.now))
+            self.log.append(phase)
+
+    def stop(self):
+        spent = dict.fromkeys(PHASES, 0.0)
+        for (phase, begin), (_, end) in zip(self._marks, [*self._marks[1:], ("", self.now)]):
+            spent[phase] += end - begin
+        self._marks = []
+        return spent
+
+
+class Timed(torch.nn.Module):
+    """A policy whose encoder takes 5 ms; its sampler takes 10, and 2 more for every row beyond ``free``."""
+
+    def __init__(self, clock, free=8, fits=10**6, encode_ms=5.0):
+        super().__init__()
+        self.clock, self.free, self.fits, self.encode_ms = clock, free, fits, encode_ms
+        self.bias = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
+        self.config = SimpleNamespace(n_action_steps=4)
+        self.sampled = []
+
+    def forward(self, observation):
+        return self.sample(self.encode(observation), torch.randn(len(observation), 8, 2))
+
+    def encode(self, observation):
+        self.clock.turn(self.encode_ms)
+        return observation + self.bias
+
+    def sample(self, context, noise):
+        rows = len(noise)
+        if rows > self.fits:
+            raise torch.cuda.OutOfMemoryError(f"{rows} rows")
+        self.sampled.append(rows)
+        self.clock.turn(10 + 2 * max(0, rows - self.free))
+        return context[:, None] + noise

@@ -1,0 +1,263 @@
+"""`keystone.profile`: what is measured, which K follows, memory that ends, interruptions, wrong arguments."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from profiling_timed import Timed
+
+import keystone
+from keystone import KeystoneError
+from keystone.profiling import Cost, Profile
+from keystone.profiling.measure import WARM_UP, Plan
+from keystone.profiling.memory import Peak
+from keystone.profiling.phases import PHASES
+from keystone.profiling.result import costs_of
+
+OBSERVATION = torch.zeros(1, 2)
+
+
+def test_the_largest_k_that_costs_nothing_is_found(timed):
+    found = keystone.profile(timed, OBSERVATION, rounds=4)
+    assert [(cost.k, cost.median) for cost in found.costs] == [(1, 15.0), (4, 15.0), (8, 15.0), (16, 31.0), (32, 63.0)]
+    assert [cost.ratio for cost in found.costs] == pytest.approx([1, 1, 1, 31 / 15, 63 / 15])
+    assert {(cost.encode, cost.select, cost.rounds) for cost in found.costs} == {(5.0, 0.0, 4)}
+    assert (found.best(), found.within_tolerance(), found.within_budget()) == (8, 8, None)
+    assert found.batch == 1
+    assert found.adapter == "encode/sample"
+    assert keystone.attached(timed) is None
+    text = str(found)
+    assert "Largest K within 5% of K = 1: 8" in text
+    assert "| 16 | 31 | 31 | 31 | 2.07× | 5 | 26 | 0 | 0 |" in text
+
+
+def test_a_budget_decides_where_it_is_given(timed):
+    found = keystone.profile(timed, OBSERVATION, rounds=2, budget_ms=40)
+    assert (found.best(), found.within_tolerance(), found.within_budget()) == (16, 8, 16)
+    assert keystone.profile(timed, OBSERVATION, rounds=2, budget_ms=14).best() == 1
+    assert "none, not even K = 1" in str(keystone.profile(timed, OBSERVATION, rounds=2, budget_ms=14))
+
+
+def test_a_tolerance_of_its_own(timed):
+    assert keystone.profile(timed, OBSERVATION, k=(1, 16, 32), rounds=2, tolerance=1.5).best() == 16
+
+
+def test_all_k_take_turns_and_none_is_always_first(timed):
+    keystone.profile(timed, OBSERVATION, k=(4, 16), rounds=3)
+    warmed = 3 * (WARM_UP + 1)  # and one for memory
+    check = 3  # single calls of the self-check, in the first round with more than one candidate
+    assert timed.sampled[warmed + check :] == [1, 4, 16, 4, 16, 1, 16, 1, 4]
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=6, unique=True), st.integers(1, 12), st.integers(1, 3))
+def test_every_round_of_a_plan_has_every_cell_once(ks, rounds, clients):
+    plan = Plan(tuple(sorted(ks)), rounds, tuple(range(1, clients + 1)))
+    cells = {(c, k) for c in plan.clients for k in ks}
+    orders = [plan.cells(number) for number in range(rounds)]
+    assert all(len(order) == len(cells) and set(order) == cells for order in orders)
+    firsts = [order[0][1] for order in orders[: len(ks)]]
+    assert len(set(firsts)) == len(firsts)
+
+
+@given(st.lists(st.tuples(*[st.floats(0.01, 1e4)] * 3), min_size=1, max_size=20), st.floats(0, 3), st.floats(0.02, 1e5))
+def test_statistics_and_the_choice(rounds, tolerance, budget):
+    """Against numpy, for three K with any times whatever."""
+    ks = (1, 4, 16)
+    phases = [dict(zip(PHASES, (0.25 * t, 0.75 * t, 0.0, 0.0))) for row in rounds for t in row]
+    times = {(1, k): phases[number::3] for number, k in enumerate(ks)}
+    found = Profile("p", "a", 1, "d", {}, "f", costs_of(times, {1: Peak(9, 4), 4: None}), "m", tolerance, budget)
+    table = np.array(rounds)
+    for number, (k, cost) in enumerate(zip(ks, found.costs)):
+        assert cost.median == pytest.approx(np.median(table[:, number]))
+        assert cost.ratio == pytest.approx(np.median(table[:, number] / table[:, 0]))
+        assert cost.median <= cost.p90 * (1 + 1e-9) <= cost.p99 * (1 + 2e-9)
+        assert cost.encode + cost.denoise == pytest.approx(cost.median)
+        assert (cost.peak, cost.extra) == ((9, 5) if k == 1 else (None, None))
+    assert found.costs[0].ratio == 1
+    for k in ks:
+        cost = found.costs[ks.index(k)]
+        if k > found.within_tolerance():
+            assert cost.ratio > 1 + tolerance
+        if k > (found.within_budget() or 0):
+            assert cost.p90 > budget
+    assert Profile.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+
+
+@pytest.mark.parametrize("where", ["sampler", "encoder"])
+def test_where_memory_ends_the_profile_ends_and_says_so(where, clock, caplog, tmp_path):
+    policy = Timed(clock, free=100, fits=10 if where == "sampler" else 10**6)
+    if where == "encoder":
+        policy.encode = lambda observation: fail_at(policy, 16, observation)
+    with caplog.at_level(logging.WARNING, "keystone"):
+        found = keystone.profile(policy, OBSERVATION, rounds=2, out=tmp_path)
+    assert [cost.k for cost in found.costs] == [1, 4, 8]
+    assert (found.stopped, found.best()) == (16, 8)
+    assert "K = 16 does not fit into memory; the largest K tried that does is 8." in str(found)
+    assert "does not fit into memory" in caplog.text
+    tried = len(policy.sampled)
+    again = keystone.profile(policy, OBSERVATION, rounds=2, out=tmp_path)
+    assert again.costs == found.costs
+    assert len(policy.sampled) == tried  # what does not fit is not tried again
+
+
+def fail_at(policy, k, observation):
+    if keystone.attached(policy).k >= k:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:120] DefaultCPUAllocator: can't allocate memory")
+    return observation
+
+
+def test_memory_that_ends_later_leaves_the_larger_k_out(clock, tmp_path):
+    policy = Timed(clock, free=100)
+    rounds = []
+
+    def progress(done, total):
+        rounds.append(done)
+        if done == 5:
+            policy.fits = 7  # a neighbour took it
+
+    found = keystone.profile(policy, OBSERVATION, k=(4, 8), rounds=4, progress=progress)
+    assert [cost.k for cost in found.costs] == [1, 4]
+    assert {cost.rounds for cost in found.costs} == {4}
+    assert found.stopped == 8
+    assert rounds[-1] == 12
+
+
+def test_one_candidate_that_does_not_fit_is_an_error(clock):
+    with pytest.raises(KeystoneError, match="not even one candidate fits"):
+        keystone.profile(Timed(clock, fits=0), OBSERVATION, rounds=2)
+
+
+def test_an_interrupted_profile_goes_on_where_it_was(clock, tmp_path):
+    def interrupt(done, total):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    policy = Timed(clock)
+    with pytest.raises(KeyboardInterrupt):
+        keystone.profile(policy, OBSERVATION, k=(4, 16), rounds=4, out=tmp_path, progress=interrupt)
+    assert keystone.attached(policy) is None
+    journal = tmp_path / "rounds.jsonl"
+    before = journal.read_text()
+    journal.write_text(before + '{"round": 2, "clie')  # killed while it wrote
+    policy.sampled.clear()
+    found = keystone.profile(policy, OBSERVATION, k=(4, 16), rounds=4, out=tmp_path)
+    timed_again = (
+        len(policy.sampled) - 3 * WARM_UP - 3
+    )  # the warm-up and the self-check are made again, memory is known
+    assert timed_again == 12 - 5
+    assert journal.read_text().startswith(before)
+    assert {cost.rounds for cost in found.costs} == {4}
+    assert json.loads((tmp_path / "profile.json").read_text())["found"]["1"]["best"] == found.best()
+    # More rounds of the same go on as well; nothing is left to do the next time.
+    assert {cost.rounds for cost in keystone.profile(policy, OBSERVATION, k=(4, 16), rounds=6, out=tmp_path).costs} == {
+        6
+    }
+    policy.sampled.clear()
+    assert keystone.profile(policy, OBSERVATION, k=(4, 16), rounds=6, out=tmp_path).best() == found.best()
+    assert policy.sampled == []
+
+
+def test_a_folder_of_another_profile_is_not_mixed_up(clock, tmp_path):
+    keystone.profile(Timed(clock), OBSERVATION, k=(4,), rounds=2, out=tmp_path)
+    with pytest.raises(KeystoneError, match=r"holds a profile with k \[1, 4\], and this one has \[1, 8\]"):
+        keystone.profile(Timed(clock), OBSERVATION, k=(8,), rounds=2, out=tmp_path)
+    fresh = keystone.profile(Timed(clock), OBSERVATION, k=(8,), rounds=2, out=tmp_path, fresh=True)
+    assert [cost.k for cost in fresh.costs] == [1, 8]
+
+
+def test_the_callers_random_numbers_are_not_used_up(timed):
+    torch.manual_seed(3)
+    expected = torch.randn(2)
+    torch.manual_seed(3)
+    keystone.profile(timed, OBSERVATION, k=(4,), rounds=2)
+    assert torch.equal(torch.randn(2), expected)
+
+
+def test_an_attached_policy_is_used_as_it_is(timed):
+    handle = keystone.attach(timed, k=5, rule="medoid")
+    keystone.profile(timed, OBSERVATION, k=(4,), rounds=2)
+    assert handle.k == 5
+    assert handle.last.rule == "medoid"
+    assert handle.session.choose is handle
+    with pytest.raises(KeystoneError, match="attached already, and rule cannot be changed"):
+        keystone.profile(timed, OBSERVATION, rule="mean")
+
+
+def test_a_policy_that_is_called_in_its_own_way(timed):
+    class Robot:
+        def __init__(self):
+            self.policy = timed
+
+        def act(self, state):
+            return self.policy(state)
+
+    robot = Robot()
+    with pytest.raises(KeystoneError, match=r"call=policy\.act"):
+        keystone.profile(robot, OBSERVATION)
+    assert keystone.profile(robot, OBSERVATION, call=robot.act, k=(4,), rounds=2).policy == "Robot"
+    with pytest.raises(KeystoneError, match="does not pass through the adapter's seam"):
+        keystone.profile(timed, OBSERVATION, call=lambda observation: None)
+
+
+def test_a_rule_with_a_memory_keeps_it(timed):
+    handle = keystone.attach(timed, k=4, rule="coherent", seed=0)
+    timed(OBSERVATION)
+    assert keystone.profile(timed, OBSERVATION, k=(4,), rounds=2).best() == 4
+    handle.forget()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"k": (1,)}, "numbers of candidates to compare with K = 1"),
+        ({"k": ()}, "numbers of candidates to compare with K = 1"),
+        ({"k": (0, 4)}, "k=0"),
+        ({"k": (2.5,)}, "k=2.5"),
+        ({"tolerance": -0.1}, "tolerance=-0.1"),
+        ({"tolerance": float("nan")}, "tolerance=nan"),
+        ({"budget_ms": 0}, "budget_ms=0"),
+        ({"rounds": 0}, "rounds=0"),
+        ({"concurrent": 0}, "concurrent=0"),
+    ],
+)
+def test_arguments_that_make_no_sense(given, message, timed):
+    with pytest.raises((ValueError, TypeError), match=message):
+        keystone.profile(timed, OBSERVATION, **given)
+    assert timed.sampled == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"observation": None}, "give what the policy is called with"),
+        ({"observation": OBSERVATION, "concurrent": 2}, "give its name or folder"),
+        ({"observation": OBSERVATION, "batch": 2}, "for a policy given by name"),
+        ({"policy": "metaworld-mixed", "observation": OBSERVATION}, "made-up observation"),
+        ({"policy": "metaworld-mixt"}, "did you mean 'metaworld-mixed'"),
+        ({"policy": "somewhere.mine:policy"}, "its observations are not known"),
+    ],
+)
+def test_combinations_that_cannot_be(given, message, timed):
+    with pytest.raises(KeystoneError, match=message):
+        keystone.profile(**{"policy": timed, **given})
+
+
+def test_a_folder_that_cannot_be_written(timed, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KeystoneError, match="cannot write"):
+        keystone.profile(timed, OBSERVATION, k=(4,), rounds=2, out=tmp_path / "file" / "inside")
+
+
+def test_costs_of_clients_are_compared_among_themselves():
+    def times(ms):
+        return [dict.fromkeys(PHASES, 0.0) | {"denoise": ms}] * 3
+
+    found = costs_of({(1, 1): times(10), (1, 4): times(10), (3, 1): times(20), (3, 4): times(30)}, {})
+    assert [(cost.clients, cost.k, cost.ratio) for cost in found] == [(1, 1, 1), (1, 4, 1), (3, 1, 1), (3, 4, 1.5)]
+    text = str(Profile("p", "a", 1, "d", {}, "f", found, "m"))
+    assert "With 3 clients on the device K shrinks from 4 to 1; K = 1 itself takes 2.00 times as long." in text
+    assert isinstance(found[0], Cost)
