@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,6 +91,10 @@ class Handle:
     @k.setter
     def k(self, value: int) -> None:
         whole("k", value)
+        finding = self.session.finding
+        if finding is not None and finding.k == 1 < value:  # one candidate proves nothing about several: check again
+            self.session.encoders = tuple(self._adapter.encoders(self.session.owner))
+            self.session.checked = False
         self.session.k = value
 
     @property
@@ -102,8 +106,10 @@ class Handle:
             chunks = max(self._counts["chunks"], 1)
             return {**self._counts, **self._sums, "consensus": self._sums["consensus"] / chunks}
 
-    def seeded(self, seeds: Sequence[int] | int) -> AbstractContextManager[None]:
-        """Within ``with handle.seeded(7):`` the noise follows from the seed, or from one seed for each row of the batch."""
+    def seeded(self, seeds: Sequence[int] | Iterator[int] | int) -> AbstractContextManager[None]:
+        """Within ``with handle.seeded(7):`` the noise follows from the seed, or from one seed for each row of the batch; of an
+        iterator every row of every round takes the next.
+        """
         return self.session.seeded(seeds)
 
     def replay(self, number: int) -> Tensor:
