@@ -15,6 +15,7 @@ EXTRAS = {
     ),
     **dict.fromkeys(("PIL", "matplotlib"), "plot"),
     "ray": "ray",
+    "vla_eval": "vla-eval",
 }
 
 DESCRIPTION = f"""KeyStone {__version__}: draw K action chunks from one shared context, execute the one they agree on.
@@ -31,7 +32,7 @@ def main(args: Sequence[str] | None = None) -> int:
         import rich  # noqa: F401  (the commands print with it; better to hear that it is missing before one has run)
         from tyro.extras import SubcommandApp
 
-        from keystone.cli import check, compare, demo, evaluate, train
+        from keystone.cli import check, compare, demo, evaluate, train, vla_eval
     except ImportError:
         return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')
     app = SubcommandApp()
@@ -40,6 +41,10 @@ def main(args: Sequence[str] | None = None) -> int:
     app.command(name="eval")(evaluate.run)
     app.command(name="compare")(compare.run)
     app.command(name="train")(train.run)
+    servers = SubcommandApp()
+    servers.command(name="serve")(vla_eval.serve)
+    servers.command(name="shim")(vla_eval.shim)
+    app.command(servers, name="vla-eval", help="vla-eval's model servers with KeyStone in them.")
     try:
         app.cli(prog="keystone", description=DESCRIPTION, args=args)
     except KeystoneError as error:
