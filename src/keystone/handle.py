@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,6 +93,10 @@ class Handle:
     @k.setter
     def k(self, value: int) -> None:
         whole("k", value)
+        finding = self.session.finding
+        if finding is not None and finding.k == 1 < value:  # one candidate proves nothing about several: check again
+            self.session.encoders = tuple(self._adapter.encoders(self.session.owner))
+            self.session.checked = False
         self.session.k, self.session.tuner = value, None
 
     @property
@@ -122,8 +126,10 @@ class Handle:
         grippers = None if gripper is None else {gripper: 0.0}
         return ActionSpace(dims=window.dims if window else None, steps=steps, gripper=grippers)
 
-    def seeded(self, seeds: Sequence[int] | int) -> AbstractContextManager[None]:
-        """Within ``with handle.seeded(7):`` the noise follows from the seed, or from one seed for each row of the batch."""
+    def seeded(self, seeds: Sequence[int] | Iterator[int] | int) -> AbstractContextManager[None]:
+        """Within ``with handle.seeded(7):`` the noise follows from the seed, or from one seed for each row of the batch; of an
+        iterator every row of every round takes the next.
+        """
         return self.session.seeded(seeds)
 
     def replay(self, number: int) -> Tensor:

@@ -119,7 +119,38 @@ def test_what_vla_eval_writes(tmp_path):
     assert read(folder)[0].name == "results"
     assert read(folder)[0].episodes == outcomes.episodes
     shutil.copy(VLA_EVAL, folder / "CALVIN_aggregate.json")
-    with pytest.raises(KeystoneError, match=r"several results, give one: CALVIN_aggregate\.json, LIBERO"):
+    with pytest.raises(
+        KeystoneError, match=r"several results have the task .*, give one: CALVIN_aggregate\.json, LIBERO"
+    ):
+        read(folder)
+
+
+def two_benchmarks(folder, first_run="8d5c", second_run="8d5c"):
+    """What one run of two benchmarks leaves behind; SimplerEnv's tasks are benchmarks of their own."""
+    folder.mkdir()
+    for run, name in ((first_run, "Simpler_stack"), (second_run, "Simpler_carrot")):
+        result = json.loads(VLA_EVAL.read_text())
+        result.update(benchmark=name, eval_id=f"{run}-{name}")
+        for task in result["tasks"]:
+            task["task"] += f" of {name}"
+        (folder / f"{name}_aggregate.json").write_text(json.dumps(result))
+    return folder
+
+
+def test_a_run_of_several_benchmarks_of_vla_eval_is_one_arm(tmp_path):
+    (outcomes,) = read(two_benchmarks(tmp_path / "k4"))
+    assert outcomes.name == "k4"
+    assert len(outcomes.tasks) == 4
+    assert len(outcomes.episodes) == 10
+    assert outcomes.time == ("one episode", 10500.0)
+    assert outcomes.settings["benchmark"] == ["Simpler_carrot", "Simpler_stack"]
+
+
+def test_results_of_several_runs_of_vla_eval_are_not_mixed(tmp_path):
+    folder = two_benchmarks(tmp_path / "mixed", second_run="77aa")
+    with pytest.raises(
+        KeystoneError, match=r"results of 2 runs of vla-eval, give one: Simpler_carrot_aggregate\.json, "
+    ):
         read(folder)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from keystone.cli import main
-from keystone.reproduce import branching, run
+from keystone.reproduce import branching, cost, run
 from keystone.reproduce.workloads import WORKLOADS, Workload
 from toy import save_random_flow, table
 
@@ -73,6 +73,18 @@ def test_figure_1_is_drawn_and_counted(toy_workloads, tmp_path, monkeypatch):
     (written / "figure1.json").unlink()
     assert main(["reproduce", "figure1", "--quick", "--out", str(out)]) == 0
     assert json.loads((written / "figure1.json").read_text())["rounds"] == found["rounds"]
+
+
+def test_figure_2_is_measured_on_one_policy_of_each_class(tmp_path, monkeypatch):
+    monkeypatch.setattr(cost, "KS", (1, 4))
+    assert main(["reproduce", "figure2", "--quick", "--out", str(tmp_path)]) == 0
+    written = tmp_path / "quick"
+    found = json.loads((written / "figure2.json").read_text())["profiles"]
+    assert [one["adapter"] for one in found] == ["encode/sample", "diffusion"]
+    for one in found:
+        assert [entry["k"] for entry in one["costs"]] == [1, 4]
+        assert (written / f"figure2-{one['policy']}.svg").stat().st_size > 5000
+    assert "keystone profile POLICY" in (written / "figure2.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ EXTRAS = {
     ),
     **dict.fromkeys(("PIL", "matplotlib"), "plot"),
     "ray": "ray",
+    "vla_eval": "vla-eval",
 }
 
 #: Every command and the module of this package that holds it.
@@ -44,12 +45,18 @@ def main(args: Sequence[str] | None = None) -> int:
         import rich  # noqa: F401  (the commands print with it; better to hear that it is missing before one has run)
         from tyro.extras import SubcommandApp
 
+        from keystone.cli import vla_eval
+
         commands = {name: importlib.import_module(f"keystone.cli.{module}") for name, module in COMMANDS.items()}
     except ImportError:
         return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')
     app = SubcommandApp()
     for name, module in commands.items():
         app.command(name=name)(module.run)
+    servers = SubcommandApp()
+    servers.command(name="serve")(vla_eval.serve)
+    servers.command(name="shim")(vla_eval.shim)
+    app.command(servers, name="vla-eval", help="vla-eval's model servers with KeyStone in them.")
     try:
         app.cli(prog="keystone", description=DESCRIPTION, args=args)
     except KeystoneError as error:

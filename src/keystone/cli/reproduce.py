@@ -37,6 +37,7 @@ def run(
     from keystone.cli.evaluate import make_executor
     from keystone.reproduce import EXPERIMENTS, reproduce
     from keystone.reproduce.branching import draw_figure1
+    from keystone.reproduce.cost import draw_figure2
 
     console = Console(soft_wrap=True, highlight=False)
     out = out / "quick" if quick else out
@@ -55,7 +56,8 @@ def run(
             return
         if workloads:
             raise KeystoneError(f"--workloads is for main and ablations: {experiment} has one of its own")
-        paths = draw_figure1(out, executor, console, quick)
+        first = experiment == "figure1"
+        paths = draw_figure1(out, executor, console, quick) if first else draw_figure2(out, console, quick)
         console.print("Written: " + ", ".join(str(path) for path in paths))
     except KeyboardInterrupt:
         raise KeystoneError(f"interrupted; what was done is stored in {out}, and the same command goes on") from None

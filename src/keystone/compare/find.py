@@ -10,7 +10,7 @@ from keystone.compare.outcomes import Outcomes
 from keystone.compare.read_lerobot import FILE as LEROBOT_FILE
 from keystone.compare.read_lerobot import is_lerobot, read_lerobot
 from keystone.compare.read_run import read_run
-from keystone.compare.read_vla_eval import PATTERN, is_vla_eval, read_vla_eval
+from keystone.compare.read_vla_eval import PATTERN, is_vla_eval, read_vla_eval, read_vla_eval_folder
 from keystone.errors import KeystoneError, nearest_name
 from keystone.evaluate.store import FILE as STORE_FILE
 
@@ -44,11 +44,8 @@ def _read_folder(folder: Path) -> list[Outcomes]:
         return read_run(folder)
     if (folder / LEROBOT_FILE).is_file():
         return [read_lerobot(folder / LEROBOT_FILE)]
-    results = sorted(folder.glob(PATTERN))
-    if len(results) > 1:
-        raise KeystoneError(f"{folder} holds several results, give one: {', '.join(one.name for one in results)}")
-    if results:
-        return [read_vla_eval(results[0])]
+    if any(folder.glob(PATTERN)):
+        return [read_vla_eval_folder(folder)]
     raise KeystoneError(f"{folder} holds no result: expected {EXPECTED}")
 
 

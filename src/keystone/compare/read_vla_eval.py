@@ -1,4 +1,4 @@
-"""Reads a result of vla-eval (0.8): `<benchmark>_aggregate.json` in its output folder.
+"""Reads the results of a vla-eval (0.8) run: `<benchmark>_aggregate.json` in its output folder, one for each benchmark.
 
 ``tasks`` is a list of ``{"task", "episodes": [{"episode_id", "metrics": {"success": …}, "elapsed_sec",
 "failure_reason"}]}``; the seed of the benchmark's parameters stands at the top if the configuration gave one. There is
@@ -56,6 +56,41 @@ def read_vla_eval(path: Path) -> Outcomes:
         settings=settings,
         notes=(f"{path} is marked as partial: not all of its episodes were rolled out",) if partial else (),
     )
+
+
+def read_vla_eval_folder(folder: Path) -> Outcomes:
+    """The one arm of a run that may have had several benchmarks, as SimplerEnv's tasks are.
+
+    Raises:
+        KeystoneError: if the results are those of several runs, or two of them have a task of the same name.
+    """
+    paths = sorted(folder.glob(PATTERN))
+    results = [read_vla_eval(path) for path in paths]
+    if len(results) == 1:
+        return results[0]
+    names = ", ".join(path.name for path in paths)
+    runs = {_run_of(read_json(path), path) for path in paths}
+    if len(runs) > 1:
+        raise KeystoneError(f"{folder} holds the results of {len(runs)} runs of vla-eval, give one: {names}")
+    tasks = Counter(task for result in results for task in {one.task for one in result.episodes})
+    twice = [task for task, number in tasks.items() if number > 1]
+    if twice:
+        raise KeystoneError(f"{folder}: several results have the task {twice[0]!r}, give one: {names}")
+    times = [result.time[1] for result in results if result.time is not None]
+    return Outcomes(
+        name=folder.resolve().name,
+        source=str(folder),
+        tool="vla-eval",
+        episodes=tuple(episode for result in results for episode in result.episodes),
+        time=("one episode", float(np.median(times))) if times else None,
+        settings={**results[0].settings, "benchmark": [result.settings["benchmark"] for result in results]},
+        notes=tuple(note for result in results for note in result.notes),
+    )
+
+
+def _run_of(result: dict[str, Any], path: Path) -> str:
+    """The run that wrote a result: its id is followed by the name of the benchmark."""
+    return str(result.get("eval_id", "")).removesuffix("-" + path.name.removesuffix(PATTERN[1:]))
 
 
 def _episodes(task: dict[str, Any], seed: int | None, path: Path) -> list[Episode]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from keystone.handle import Chosen
 
@@ -29,18 +30,23 @@ class RoundLog:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
-    def __call__(self, chosen: Chosen) -> None:
-        selection = chosen.selection
-        line = {
-            "round": chosen.number,
-            "k": chosen.candidates.shape[1],
-            "rule": selection.rule,
-            "index": selection.index.tolist(),
-            "sizes": selection.sizes.tolist(),
-            "consensus": selection.consensus.tolist(),
-            "spread": selection.spread.tolist(),
-            "sampling_seconds": round(chosen.sampling_seconds, 6),
-            "selection_seconds": round(chosen.selection_seconds, 6),
-        }
+    def __call__(self, chosen: Chosen, **more: Any) -> None:
+        """Append the line of a round, and whatever else is known about it."""
         with self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({**more, **summary(chosen)}) + "\n")
+
+
+def summary(chosen: Chosen) -> dict[str, Any]:
+    """A round in plain numbers."""
+    selection = chosen.selection
+    return {
+        "round": chosen.number,
+        "k": chosen.candidates.shape[1],
+        "rule": selection.rule,
+        "index": selection.index.tolist(),
+        "sizes": selection.sizes.tolist(),
+        "consensus": selection.consensus.tolist(),
+        "spread": selection.spread.tolist(),
+        "sampling_seconds": round(chosen.sampling_seconds, 6),
+        "selection_seconds": round(chosen.selection_seconds, 6),
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import copy
+import itertools
 import logging
 import threading
 import time
@@ -26,7 +27,7 @@ from keystone.sample.vectorise import sample_vectorised
 log = logging.getLogger("keystone")
 
 #: Seeds that the caller gave within a `Session.seeded` block, in this thread or task, by the session's id.
-_given_seeds: contextvars.ContextVar[Mapping[int, tuple[int, ...] | int]] = contextvars.ContextVar(
+_given_seeds: contextvars.ContextVar[Mapping[int, tuple[int, ...] | Iterator[int] | int]] = contextvars.ContextVar(
     "keystone_seeds", default=MappingProxyType({})
 )
 
@@ -134,10 +135,17 @@ class Session:
         return twin
 
     @contextlib.contextmanager
-    def seeded(self, seeds: Sequence[int] | int) -> Iterator[None]:
-        """Rounds within this block take their noise from ``seeds``: one for each row of the batch, or one for all."""
-        given: int | tuple[int, ...]
-        given = _seed(seeds) if isinstance(seeds, Integral) else tuple(_seed(seed) for seed in seeds)  # type: ignore[union-attr]
+    def seeded(self, seeds: Sequence[int] | Iterator[int] | int) -> Iterator[None]:
+        """Rounds within this block take their noise from ``seeds``: one for each row of the batch, or one for all.
+
+        Of an iterator every row of every round takes the next: for callers that do not know in which batches their rows
+        will come. A method named by ``site``, whose rows are not known, takes one for the round.
+        """
+        given: int | tuple[int, ...] | Iterator[int]
+        if isinstance(seeds, Iterator):
+            given = map(_seed, seeds)
+        else:
+            given = _seed(seeds) if isinstance(seeds, Integral) else tuple(map(_seed, seeds))  # type: ignore[arg-type]
         token = _given_seeds.set({**_given_seeds.get(), id(self): given})
         try:
             yield
@@ -294,6 +302,11 @@ class Session:
         with self.lock:
             number, self.rounds = self.rounds, self.rounds + 1
         given = _given_seeds.get().get(id(self))
+        if isinstance(given, Iterator):
+            rows = tuple(itertools.islice(given, batch or 1))
+            if len(rows) != (batch or 1):
+                raise ValueError(f"the iterator ended after {len(rows)} of {batch or 1} seeds: every row takes one")
+            return number, rows
         if isinstance(given, tuple):
             if batch is None:
                 return number, (mix(*given),)
