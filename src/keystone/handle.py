@@ -95,7 +95,7 @@ class Handle:
         whole("k", value)
         finding = self.session.finding
         if finding is not None and finding.k == 1 < value:  # one candidate proves nothing about several: check again
-            self.session.encoders = tuple(self._adapter.encoders(self.session.owner))
+            self.session.encoders = tuple(self.sampler.encoders(self.session.owner))
             self.session.checked = False
         self.session.k, self.session.tuner = value, None
 
@@ -121,7 +121,7 @@ class Handle:
             gripper: a dimension that opens or closes: compared, and voted on by rules that average, as one or the other. The
                 sampler's actions are normalised, so that 0 lies between.
         """
-        window = self._adapter.window(self._config)
+        window = self.sampler.window(self._config)
         steps = None if whole or window is None else slice(window.start, window.start + window.steps)
         grippers = None if gripper is None else {gripper: 0.0}
         return ActionSpace(dims=window.dims if window else None, steps=steps, gripper=grippers)

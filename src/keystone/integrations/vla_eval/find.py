@@ -48,8 +48,8 @@ def attach_to_server(server: Any, options: ServeOptions) -> Handle:
 
 def _count_only(handle: Handle, steps: int) -> None:
     """Whoever calls the policy executes so many steps of a chunk, whatever the policy's own configuration says."""
-    adapter = handle._adapter
-    narrowed = handle._adapter = copy.copy(adapter)
+    adapter = handle.sampler
+    narrowed = handle.sampler = copy.copy(adapter)
     vars(narrowed)["window"] = functools.partial(_first_steps, adapter, steps)
 
 
