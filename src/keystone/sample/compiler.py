@@ -20,7 +20,7 @@ def check_compiler(adapter: Adapter, policy: Any) -> None:
         raise KeystoneError(f"compile=True: adapter {adapter.name} has no denoising step of its own to compile")
     device = next((weight.device for weight in adapter.module(policy).parameters()), torch.device("cpu"))
     try:
-        torch.compile(_probe)(torch.zeros(8, device=device))
+        torch.compile(_probe, options={"fx_graph_cache": False})(torch.zeros(8, device=device))
     except Exception as error:
         raise KeystoneError(
             f"compile=True: torch.compile does not work on {device.type} here ({type(error).__name__}: {_first_line(error)}). "
@@ -33,4 +33,4 @@ def _probe(values: torch.Tensor) -> torch.Tensor:
 
 
 def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    return next((line.strip()[:200] for line in str(error).splitlines() if line.strip()), "no message")

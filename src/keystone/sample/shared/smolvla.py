@@ -62,9 +62,10 @@ def prepare(experts: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
 
 def denoise(shared: Shared, tokens: Tensor) -> Tensor:
     """The expert's output (B, K * S, E) for the suffixes (B * K, S, E) of all candidates."""
-    hidden = tokens.reshape(shared.layers[0].context.keys.shape[0], -1, tokens.shape[-1])
+    first = shared.layers[0].context.keys
+    hidden = tokens.reshape(first.shape[0], -1, tokens.shape[-1]).to(first.dtype)
     for module, context, suffix, crosses in shared.layers:
-        normed = module.input_layernorm(hidden).to(module.self_attn.q_proj.weight.dtype)
+        normed = module.input_layernorm(hidden)
         hidden = attention_output(module.self_attn, normed, context, suffix, own=not crosses) + hidden
         hidden = module.mlp(module.post_attention_layernorm(hidden)) + hidden
     return shared.norm(hidden)  # type: ignore[no-any-return]

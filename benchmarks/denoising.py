@@ -1,0 +1,186 @@
+"""One denoising step of K candidates in three ways, on the same random weights and a made-up prefix.
+
+- authors: the policy's own step, its prefix mask repeated and its cache expanded K times;
+- plain: the adapter's plain path, candidates packed into one sequence;
+- fast: the shared-context path.
+
+What each does once in a round (expanding the cache, projecting the prefix) is not in the times, but in the memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import contextvars
+import copy
+import ctypes
+import gc
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+#: Tokens at the end of the prefix that are padding, as behind an instruction that is shorter than the longest.
+PADDING = 10
+
+
+def run(name: str, rows: Callable[[bool], Iterable[dict[str, Any]]], quick: bool) -> Path:
+    """Measure, and write ``{"machine": …, "rows": […]}`` to benchmarks/results, or to its folder ``quick``."""
+    from benchmarks.machine import describe
+
+    command = f"python -m benchmarks.{name}{' --quick' if quick else ''}"
+    found: dict[str, Any] = {"machine": describe(command), "rows": []}
+    for row in rows(quick):
+        print(json.dumps(row))
+        found["rows"].append(row)
+    path = RESULTS / ("quick" if quick else "") / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"wrote {path}")
+    return path
+
+
+def quick_wanted(name: str, purpose: str | None) -> bool:
+    """Read the command line, and keep torch to one thread; to be called before torch is loaded."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=purpose)
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller cases, to benchmarks/results/quick")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    return bool(parser.parse_args().quick)
+
+
+def randomise(module: Any) -> None:
+    """Weights for a module that was built on the meta device: matrices of deviation 1 / sqrt(fan-in), norms of 1."""
+    import torch
+
+    module.to_empty(device="cpu").requires_grad_(False).eval()
+    generator = torch.Generator().manual_seed(0)
+    for weight in module.parameters():
+        if weight.ndim > 1:
+            weight.normal_(0.0, weight.shape[1] ** -0.5, generator=generator)
+        else:
+            weight.fill_(1.0)
+
+
+def random_cache(layers: int, heads: int, tokens: int, width: int) -> Any:
+    """Keys and values (1, heads, tokens, width) of a prefix."""
+    import torch
+    from transformers.cache_utils import DynamicCache
+
+    generator, cache = torch.Generator().manual_seed(1), DynamicCache()
+    for layer in range(layers):
+        cache.update(*(torch.randn(1, heads, tokens, width, generator=generator) for _ in range(2)), layer)
+    return cache
+
+
+def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bool = False) -> dict[str, Any]:
+    """Ratios of times, the largest difference, and the extra memory of one step of K candidates.
+
+    Args:
+        model: with LeRobot's ``denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)``.
+        seam: of its adapter.
+        cache: of the prefix.
+        k: candidates.
+        rounds: of interleaved measurements.
+        compiled: measure the compiled fast step too.
+    """
+    import torch
+
+    from keystone.sample.adapter import swap_in, swap_out
+    from keystone.sample.session import Session
+    from keystone.sample.shared.rounds import sharing
+
+    tokens = cache.layers[0].keys.shape[2]
+    real = torch.arange(tokens)[None] < tokens - PADDING
+    shape = (k, model.config.chunk_size, model.config.max_action_dim)
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    times = torch.full((k,), 0.5)
+    session = Session(k=k, temperature=1.0, seed=0, choose=lambda drawn: drawn.candidates[:, 0], owner=model)
+    swap_in(model, seam, session)
+
+    def expanded() -> Any:
+        wide = copy.deepcopy(cache)
+        wide.batch_repeat_interleave(k)
+        return wide
+
+    def as_authors(wide: Any) -> Any:
+        return model.denoise_step(real.repeat(k, 1), wide, noise, times)
+
+    def shared() -> Any:
+        return model.denoise_step(real, cache, noise, times)
+
+    def begin_round(stack: contextlib.ExitStack) -> Callable[[], Any]:
+        """The fast step in a round that goes on: the first call prepares it, the others are steps and nothing else."""
+        round_, manager = contextvars.copy_context(), sharing()
+        round_.run(manager.__enter__)
+        stack.callback(round_.run, manager.__exit__, None, None, None)
+        return lambda: round_.run(shared)
+
+    def whole_round() -> Any:
+        with sharing():
+            return shared()
+
+    with torch.inference_mode(), contextlib.ExitStack() as rounds_begun:
+        variants = {
+            "single": lambda: model.denoise_step(real, cache, noise[:1], times[:1]),
+            "authors": partial(as_authors, expanded()),
+            "plain": shared,
+            "fast": begin_round(rounds_begun),
+        }
+        if compiled:
+            variants["compiled"] = begin_round(rounds_begun)
+        outputs, seconds = {}, {name: [] for name in variants}
+        for number in range(rounds + 1):  # the first is to warm up
+            for name, step in variants.items():
+                session.compile = name == "compiled"
+                begin = time.thread_time()
+                outputs[name] = step()
+                if number:
+                    seconds[name].append(time.thread_time() - begin)
+        del variants
+        peaks = {
+            "authors": peak_mib(lambda: as_authors(expanded())),
+            "plain": peak_mib(shared),
+            "fast": peak_mib(whole_round),
+        }
+    swap_out(session)
+
+    def ratio(slow: str, quick: str) -> float:
+        return statistics.median(a / b for a, b in zip(seconds[slow], seconds[quick], strict=True))
+
+    return {
+        "k": k,
+        "tokens": tokens,
+        "rounds": rounds,
+        "ratio": ratio("authors", "fast"),
+        "plain_ratio": ratio("authors", "plain"),
+        **({"compiled_ratio": ratio("authors", "compiled")} if compiled else {}),
+        "authors_over_single": ratio("authors", "single"),
+        "fast_over_single": ratio("fast", "single"),
+        "difference": max(
+            float((outputs[name] - outputs["authors"]).abs().max()) for name in outputs if name != "single"
+        ),
+        "size": float(outputs["authors"].abs().max()),
+        "peak_mib": peaks,
+    }
+
+
+def peak_mib(call: Callable[[], object]) -> float | None:
+    """How much memory the process needs at most during a call beyond what it has before; Linux only, else None."""
+    if not Path("/proc/self/clear_refs").exists():
+        return None
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # or memory that was used before would count as had
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls back to what is used now
+    call()
+    return _status("VmHWM") - before
+
+
+def _status(key: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(key))
