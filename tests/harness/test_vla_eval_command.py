@@ -143,7 +143,7 @@ def test_wrong_options_end_the_server_with_one_line(monkeypatch, served, capsys)
     monkeypatch.setattr(sys, "argv", ["shim.py", '--args.keystone={"kk": 3}'])
     with pytest.raises(SystemExit, match="2"):
         serve_script(SCRIPT)
-    assert capsys.readouterr().err.startswith("keystone: keystone: there is no option 'kk': did you mean 'k'?")
+    assert capsys.readouterr().err.startswith("keystone: there is no option 'kk': did you mean 'k'?")
     assert not served
 
 

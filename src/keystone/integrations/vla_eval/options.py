@@ -45,17 +45,17 @@ class ServeOptions:
         {'tau': 0.5}
         >>> ServeOptions.parse({"rulle": "medoid"})
         Traceback (most recent call last):
-        keystone.errors.KeystoneError: keystone: there is no option 'rulle': did you mean 'rule'? ...
+        keystone.errors.KeystoneError: there is no option 'rulle': did you mean 'rule'? ...
         """
         if not isinstance(block, Mapping):
-            raise KeystoneError(f"keystone: {block!r} is no block of options: expected something like {{k: 16}}")
+            raise KeystoneError(f"keystone={block!r} is no block of options: expected something like {{k: 16}}")
         for name in block:
             if name not in KNOWN:
-                raise KeystoneError(f"keystone: there is no option {name!r}: {nearest_name(name, KNOWN)}")
+                raise KeystoneError(f"there is no option {name!r}: {nearest_name(name, KNOWN)}")
         given = {str(name): value for name, value in block.items() if value is not None}
         for name in ("site", "rounds"):
             if not isinstance(given.get(name, ""), str):
-                raise KeystoneError(f"keystone: {name}={given[name]!r}: expected a text")
+                raise KeystoneError(f"{name}={given[name]!r}: expected a text")
         try:
             settings = Settings(
                 **{name: given[name] for name in _SETTINGS if name in given},
@@ -64,7 +64,7 @@ class ServeOptions:
             options = cls(settings, given.get("site"), given.get("space"), given.get("rounds"))
             options.check()
         except (TypeError, ValueError) as error:
-            raise KeystoneError(f"keystone: {error}") from None
+            raise KeystoneError(f"{error}") from None
         return options
 
     def check(self) -> None:
