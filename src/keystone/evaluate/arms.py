@@ -138,9 +138,6 @@ class Arm:
             temperature=self.temperature,
             metric=self.metric,
             check=check,
-            # Only the first shard of a worker is checked, and a fast path needs the check: with it, results would depend to a
-            # rounding error on which worker ran what.
-            fast=False,
         )
         if self.window == "chunk" or self.gripper is not None:
             handle.space = handle.space_with(whole=self.window == "chunk", gripper=self.gripper)

@@ -40,7 +40,6 @@ class Worker:
         self.benchmark = find_benchmark(settings.env)
         self.agent = _load(settings, self.benchmark)
         self._execute = settings.execute or self.agent.execute
-        self._checked: set[Arm] = set()
         self._task = ""
         self._envs: list[gymnasium.Env[Any, Any]] = []
 
@@ -90,7 +89,9 @@ class Worker:
 
     def _roll_out(self, shard: Shard) -> list[EpisodeResult]:
         settings = self.settings
-        handle = self._attach(shard.arm, check=shard.arm not in self._checked)
+        # Every shard is checked: which path its candidates are drawn on, fast or plain, then follows from the shard alone, not
+        # from what its worker did before.
+        handle = self._attach(shard.arm, check=True)
         try:
             episodes = [
                 Episode(
@@ -105,7 +106,6 @@ class Worker:
             results = roll_out(self.agent, handle, episodes, shard.task, limit, keep_rounds=settings.keep_rounds)
         finally:
             detach(self.agent.policy)
-        self._checked.add(shard.arm)
         return results
 
     def _environments(self, task: str, count: int) -> list[gymnasium.Env[Any, Any]]:
