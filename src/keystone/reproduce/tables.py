@@ -47,13 +47,13 @@ def details(experiment: Experiment, result: WorkloadResult) -> str:
         if mine:
             rows.append([f"*{section.title}*", "", "", "", ""])
         rows += [_row(one, one.arm == result.control) for one in mine]
-    settings = result.workload
+    settings, first = result.workload, result.arms[0].rate
     flips = (
         "" if result.flips is None else f" Repeats of one state differ: mean p(1 − p) = {result.flips:.2f} at K = 1."
     )
     about = (
-        f"{settings.about} {len(result.tasks)} task{'s' * (len(result.tasks) > 1)} × {settings.states} initial states × "
-        f"{result.arms[0].rate.episodes // result.arms[0].rate.states} repeats.{flips}"
+        f"{settings.about} {len(result.tasks)} task{'s' * (len(result.tasks) > 1)} × "
+        f"{first.states // len(result.tasks)} initial states × {first.episodes // first.states} repeats.{flips}"
     )
     return f"### {settings.title}\n\n{about}\n\n{markdown([heading, *rows])}"
 

@@ -37,13 +37,13 @@ class Workload:
     about: str
     tasks: tuple[str, ...] = ()
 
-    def settings(self, arms: tuple[str, ...], repeats: int | None = None) -> Settings:
-        """The evaluation of some arms."""
+    def settings(self, arms: tuple[str, ...], states: int | None = None, repeats: int | None = None) -> Settings:
+        """The evaluation of some arms, on at most so many initial states and repeats; None is all."""
         return Settings(
             policy=self.policy,
             env=self.env,
             tasks=self.tasks or trained_on(self.policy),
-            episodes=self.states,
+            episodes=min(self.states, states or self.states),
             repeats=min(self.repeats, repeats or self.repeats),
             arms=tuple(Arm.parse(arm) for arm in arms),
             seed=SEED,
@@ -74,20 +74,20 @@ WORKLOADS: dict[str, Workload] = {
             "Initial states that no rule or setting was chosen on. Demonstrations push the T round either way.",
         ),
         Workload(
-            "metaworld-clean", "Meta-World, clean (saturating)", "metaworld-held-out-clean", "metaworld", 12, 3,
+            "metaworld-clean", "Meta-World, clean (saturating)", "metaworld-held-out-clean", "metaworld", 12, 2,
             f"{HELD_OUT} Demonstrated with a steady hand.",
         ),
         Workload(
-            "metaworld-undertrained", "Meta-World, undertrained", "metaworld-held-out-undertrained", "metaworld", 12, 3,
+            "metaworld-undertrained", "Meta-World, undertrained", "metaworld-held-out-undertrained", "metaworld", 12, 2,
             f"{HELD_OUT} As mixed, but six demonstrations of each instead of sixty.",
         ),
         Workload(
-            "metaworld-misled", "Meta-World, confidently wrong", "metaworld-misled", "metaworld", 12, 3,
+            "metaworld-misled", "Meta-World, confidently wrong", "metaworld-misled", "metaworld", 12, 2,
             "In 65 % of the stretches the hand aims 4 cm to one side: the larger mode is the worse one. The tasks that rules "
             "were chosen on, other initial states.",
         ),
         Workload(
-            "diffusion", "Meta-World, LeRobot's Diffusion Policy", "metaworld-mixed-diffusion", "metaworld", 10, 3,
+            "diffusion", "Meta-World, LeRobot's Diffusion Policy", "metaworld-mixed-diffusion", "metaworld", 10, 2,
             "Demonstrated as mixed. The tasks that rules were chosen on, other initial states.",
         ),
     )
