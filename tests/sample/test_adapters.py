@@ -288,37 +288,6 @@ def test_prefix_is_never_copied_for_a_candidate(name: str, policy: Any, monkeypa
     assert copies == []
 
 
-@pytest.mark.xdist_group("groot")
-@pytest.mark.parametrize("name", ["groot"])
-def test_groot_projects_the_context_once_per_step(name: str, policy: Any) -> None:
-    batch_size, k = 3, 4
-    head = policy._groot_model.action_head
-    projected: list[int] = []
-    hooks = [
-        projection.register_forward_pre_hook(lambda _, inputs: projected.append(inputs[0].shape[0]))
-        for block in head.model.transformer_blocks[::2]
-        for projection in (block.attn1.to_k, block.attn1.to_v)
-    ]
-    keystone.attach(policy, k=k, check=False)
-    POLICIES[name].predict(policy, POLICIES[name].batch(batch_size))
-    for hook in hooks:
-        hook.remove()
-    assert projected == [batch_size] * len(hooks) * head.num_inference_timesteps
-
-
-@pytest.mark.xdist_group("groot")
-@pytest.mark.parametrize("name", ["groot"])
-def test_groot_with_an_unknown_network_runs_it_as_it_is(name: str, policy: Any, recorder: Recorder) -> None:
-    network = policy._groot_model.action_head.model
-    known = type(network)
-    network.__class__ = type("AnotherDiT", (known,), {})
-    predict = functools.partial(POLICIES[name].predict, policy, POLICIES[name].batch(3))
-    try:
-        assert_close(candidate_chunks(policy, predict, recorder, 4), single_chunks(predict, recorder, 4))
-    finally:
-        network.__class__ = known
-
-
 # 6: real-time chunking
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from keystone.sample.adapter import Adapter, Seam, Window
+from keystone.sample.shared.dit import SharedDiT, recognises, run_blocks
+from keystone.sample.shared.groot_head import denoise, run_network, step_times
 from keystone.sample.widen import widen
 
 
@@ -40,16 +41,11 @@ class GrootSeam(Seam):
         if self._keystone.untouched:
             return sample()
         previous = action_input.get("action")
-
-        def draw(noise: Tensor, k: int) -> Tensor:
-            transformer = self._transformer(backbone_features, backbone_output, k)
-            return self._denoise(
-                noise, transformer, widen(state_features, k), widen(embodiment_id, k), widen(previous, k), options
-            )
-
+        inputs = _Inputs(backbone_features, state_features, embodiment_id, backbone_output, previous, options)
         chunk = self._keystone.round(
             lambda: sample()["action_pred"],
-            draw,
+            partial(self._draw, inputs),
+            fast=partial(self._draw_shared, inputs) if recognises(self.model) else None,
             batch=backbone_features.shape[0],
             shape=(self.config.action_horizon, self.action_dim),
             device=backbone_features.device,
@@ -59,88 +55,67 @@ class GrootSeam(Seam):
         fields = {"action_pred": chunk, "backbone_features": backbone_features, "state_features": state_features}
         return type(action_input)(data=fields)
 
-    def _denoise(
-        self,
-        actions: Tensor,
-        transformer: Callable[[Tensor, Tensor], Tensor],
-        state: Tensor,
-        embodiment: Tensor,
-        previous: Tensor | None,
-        options: dict[str, Any] | None,
-    ) -> Tensor:
-        """Noise (B * K, T, D) to actions; rows overlapping with the previous chunk are held to it, if there is one."""
-        rows, device = actions.shape[0], actions.device
-        strength = torch.ones_like(actions)
-        if previous is not None:
-            if options is None:
-                raise ValueError("RTC options are required when action is provided to get_action.")
-            end, overlap, frozen = (options[n] for n in ("action_horizon", "rtc_overlap_steps", "rtc_frozen_steps"))
-            actions = actions.clone()
-            actions[:, :overlap] = previous[:, end - overlap : end]
-            ramp = 1 - torch.exp(
-                -options["rtc_ramp_rate"] * torch.linspace(0.0, 1.0, overlap - frozen + 2, device=device)
-            )
-            strength[:, :frozen] = 0.0
-            strength[:, frozen:overlap] = (ramp / ramp[-1].clamp_min(1e-8))[1:-1, None]
-        for step in range(self.num_inference_timesteps):
-            bucket = int(step / float(self.num_inference_timesteps) * self.num_timestep_buckets)
-            times = torch.full((rows,), bucket, device=device)
-            features = self.action_encoder(actions, times, embodiment)
-            if self.config.add_pos_embed:
-                places = torch.arange(features.shape[1], dtype=torch.long, device=device)
-                features = features + self.position_embedding(places)
-            hidden = transformer(torch.cat((state, features), dim=1), times)
-            velocity = self.action_decoder(hidden, embodiment)[:, -self.action_horizon :]
-            actions = actions + 1.0 / self.num_inference_timesteps * velocity * strength
-        return actions
+    def _draw(self, inputs: _Inputs, noise: Tensor, k: int) -> Tensor:
+        """The network as it is, on a context of B * K rows."""
+        run, times, masks = self._keystone.step(run_network), step_times(self), {}
+        if self.config.use_alternate_vl_dit:
+            masks = {name: widen(inputs.encoded[name], k) for name in ("image_mask", "backbone_attention_mask")}
+        context = widen(inputs.context, k)
 
-    def _transformer(self, context: Tensor, backbone_output: Any, k: int) -> Callable[[Tensor, Tensor], Tensor]:
-        """The network as a function of tokens (B * K, S, E) and times (B * K,)."""
-        if self._folds:
-            image, text = backbone_output.image_mask, backbone_output.backbone_attention_mask
-            return partial(self._folded, context.contiguous(), image & text, ~image & text, k)
+        def transformer(tokens: Tensor, step: int) -> Tensor:
+            time = torch.full((tokens.shape[0],), times[step], device=tokens.device)
+            return run(self.model, hidden_states=tokens, encoder_hidden_states=context, timestep=time, **masks)
+
+        return self._denoise(inputs, noise, k, transformer, widen(inputs.embodiment, k))
+
+    def _draw_shared(self, inputs: _Inputs, noise: Tensor, k: int) -> Tensor:
+        """All that the candidates of a row have in common is computed once."""
         masks = {}
         if self.config.use_alternate_vl_dit:
-            masks = {name: widen(backbone_output[name], k) for name in ("image_mask", "backbone_attention_mask")}
-        wide = widen(context, k)
-        return lambda tokens, times: self.model(
-            hidden_states=tokens, encoder_hidden_states=wide, timestep=times, **masks
-        )
+            masks = {"mask": inputs.encoded.backbone_attention_mask, "image_mask": inputs.encoded.image_mask}
+        times = torch.tensor(step_times(self), device=noise.device)
+        transformer = SharedDiT(self.model, inputs.context, times, **masks, run=self._keystone.step(run_blocks))
+        return self._denoise(inputs, noise, k, transformer, inputs.embodiment)
 
-    @property
-    def _folds(self) -> bool:
-        """Whether the network is the one that `_folded` knows; another one runs as it is, on a widened context."""
-        from lerobot.policies.groot.action_head.cross_attention_dit import AlternateVLDiT
-
-        if type(self.model) is not AlternateVLDiT:
-            return False
-        # A block with positions of its own would count them through all the candidates.
-        return all(block.pos_embed is None for block in self.model.transformer_blocks)
-
-    def _folded(
-        self, context: Tensor, image_mask: Tensor, text_mask: Tensor, k: int, tokens: Tensor, times: Tensor
+    def _denoise(
+        self,
+        inputs: _Inputs,
+        noise: Tensor,
+        k: int,
+        transformer: Callable[[Tensor, int], Tensor],
+        embodiment: Tensor,
     ) -> Tensor:
-        """AlternateVLDiT with the context (B, L, E) projected once in a step, not K times.
+        """Noise (B * K, T, D) to actions; rows overlapping with the previous chunk are held to it, if there is one."""
+        strength = None
+        if inputs.previous is not None:
+            if inputs.options is None:
+                raise ValueError("RTC options are required when action is provided to get_action.")
+            noise, strength = _hold(noise, widen(inputs.previous, k), inputs.options)
+        return denoise(self, noise, widen(inputs.state, k), transformer, embodiment, strength)
 
-        In a cross-attention block tokens see the context and not each other, so the K candidates of a row can be queries of
-        one row: (B * K, S, E) is folded to (B, K * S, E). Self-attention blocks keep the candidates apart.
-        """
-        network = self.model
-        time = network.timestep_encoder(times)
-        hidden = tokens.contiguous()
-        for index, block in enumerate(network.transformer_blocks):
-            if index % 2:
-                hidden = block(hidden, temb=time)
-                continue
-            of_text = index % (2 * network.attend_text_every_n_blocks) == 0
-            hidden = block(
-                hidden.reshape(context.shape[0], -1, hidden.shape[-1]),
-                encoder_hidden_states=context,
-                encoder_attention_mask=text_mask if of_text else image_mask,
-                temb=time[::k],  # all candidates are at the same time
-            ).reshape(tokens.shape)
-        shift, scale = network.proj_out_1(functional.silu(time)).chunk(2, dim=1)
-        return network.proj_out_2(network.norm_out(hidden) * (1 + scale[:, None]) + shift[:, None])
+
+def _hold(noise: Tensor, previous: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Begin where the previous chunk ended: initial actions, and (T, 1) how far each step may still move."""
+    end, overlap, frozen = (options[name] for name in ("action_horizon", "rtc_overlap_steps", "rtc_frozen_steps"))
+    actions = noise.clone()
+    actions[:, :overlap] = previous[:, end - overlap : end]
+    ramp = torch.linspace(0.0, 1.0, overlap - frozen + 2, device=noise.device)
+    ramp = 1 - torch.exp(-options["rtc_ramp_rate"] * ramp)
+    strength = noise.new_ones(noise.shape[1], 1)
+    strength[:frozen] = 0.0
+    strength[frozen:overlap] = (ramp / ramp[-1].clamp_min(1e-8))[1:-1, None]
+    return actions, strength
+
+
+class _Inputs(NamedTuple):
+    """Of one call: all that the candidates of a row have in common."""
+
+    context: Tensor
+    state: Tensor
+    embodiment: Tensor
+    encoded: Any
+    previous: Tensor | None
+    options: dict[str, Any] | None
 
 
 class GrootAdapter(Adapter):
@@ -149,6 +124,7 @@ class GrootAdapter(Adapter):
     name = "groot"
     shares = "vision-language tokens and their projections in cross-attention"
     seam = GrootSeam
+    compiles = True
 
     def module(self, policy: Any) -> Any:
         return policy._groot_model.action_head
