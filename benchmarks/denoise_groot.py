@@ -1,0 +1,166 @@
+"""``python -m benchmarks.denoise_groot [--quick]``: GR00T's transformer at its real width, a whole round of four steps.
+
+- authors: LeRobot's own network (which is NVIDIA's) on a context repeated K times;
+- fast: the shared-context path, with all that it prepares once in a round;
+- single: the network's own four steps with one candidate.
+
+Random weights, four of 32 blocks (they repeat in fours: text, own tokens, images, own tokens), 2048 context features. A
+candidate has 17 tokens in GR00T N1.6 (16 actions and a state) and 41 in N1.7. The last rows are the action encoder and decoder
+around the transformer, whose weights the authors' code copies for every candidate.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from benchmarks import denoising
+
+BLOCKS, WIDTH, CONTEXT_WIDTH, TEXT_TOKENS = 4, 1536, 2048, 30
+#: Buckets of time of the four steps, as the action head counts them.
+TIMES = (0, 250, 500, 750)
+
+
+def build_network() -> Any:
+    """32 heads of 48, as in GR00T N1.6 and N1.7."""
+    from lerobot.policies.groot.action_head.cross_attention_dit import AlternateVLDiT
+
+    network = AlternateVLDiT(
+        num_attention_heads=32,
+        attention_head_dim=WIDTH // 32,
+        output_dim=1024,
+        num_layers=BLOCKS,
+        interleave_self_attention=True,
+        cross_attention_dim=CONTEXT_WIDTH,
+        positional_embeddings=None,
+    )
+    return network.eval().requires_grad_(False)
+
+
+def loop_row(network: Any, k: int, context_tokens: int, tokens: int, rounds: int) -> dict[str, Any]:
+    """Four steps of the transformer, preparation included."""
+    import torch
+
+    from keystone.sample.shared.dit import SharedDiT
+    from keystone.sample.widen import widen
+
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(1, context_tokens, CONTEXT_WIDTH, generator=generator)
+    image = torch.arange(context_tokens)[None] < context_tokens - TEXT_TOKENS
+    visible = torch.ones_like(image)
+    candidates = torch.randn(k, tokens, WIDTH, generator=generator)
+
+    def authors(rows: int) -> Any:
+        masks = {"image_mask": widen(image, rows), "backbone_attention_mask": widen(visible, rows)}
+        wide = widen(context, rows)
+        return [network(candidates[:rows], wide, torch.full((rows,), time), **masks) for time in TIMES]
+
+    def fast() -> Any:
+        shared = SharedDiT(network, context, torch.tensor(TIMES), visible, image)
+        return [shared(candidates, step) for step in range(len(TIMES))]
+
+    variants = {"single": lambda: authors(1), "authors": lambda: authors(k), "fast": fast}
+    with torch.inference_mode():
+        outputs, seconds = interleaved(variants, rounds)
+        peaks = {name: denoising.peak_mib(variants[name]) for name in ("authors", "fast")}
+    differences = [float((a - b).abs().max()) for a, b in zip(outputs["authors"], outputs["fast"], strict=True)]
+    return {
+        "case": f"groot, K = {k}, {context_tokens} context tokens, {tokens} tokens a candidate",
+        "layers": BLOCKS,
+        "k": k,
+        "tokens": context_tokens,
+        "candidate_tokens": tokens,
+        "rounds": rounds,
+        "ratio": ratio(seconds, "authors", "fast"),
+        "authors_over_single": ratio(seconds, "authors", "single"),
+        "fast_over_single": ratio(seconds, "fast", "single"),
+        "difference": max(differences),
+        "size": max(float(output.abs().max()) for output in outputs["authors"]),
+        "peak_mib": peaks,
+    }
+
+
+def embodiment_row(k: int, horizon: int, rounds: int) -> dict[str, Any]:
+    """One step of the action encoder and decoder of an embodiment, at real size."""
+    import torch
+    from lerobot.policies.groot.groot_n1_7 import CategorySpecificMLP, MultiEmbodimentActionEncoder
+
+    from keystone.sample.widen import widen
+
+    encoder = MultiEmbodimentActionEncoder(132, WIDTH, num_embodiments=2).requires_grad_(False)
+    decoder = CategorySpecificMLP(2, 1024, 1024, 132).requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    actions = torch.randn(k, horizon, 132, generator=generator)
+    hidden = torch.randn(k, horizon, 1024, generator=generator)
+    kind, time = torch.tensor([1]), torch.tensor([TIMES[1]])
+
+    def authors(rows: int) -> Any:
+        kinds = widen(kind, rows)
+        return encoder(actions[:rows], widen(time, rows), kinds), decoder(hidden[:rows], kinds)
+
+    def fast() -> Any:
+        return encoder(actions.view(1, k * horizon, -1), time, kind), decoder(hidden.view(1, k * horizon, -1), kind)
+
+    variants = {"single": lambda: authors(1), "authors": lambda: authors(k), "fast": fast}
+    with torch.inference_mode():
+        outputs, seconds = interleaved(variants, rounds)
+        peaks = {name: denoising.peak_mib(variants[name]) for name in ("authors", "fast")}
+    pairs = list(zip(outputs["authors"], outputs["fast"], strict=True))
+    return {
+        "case": f"groot, action encoder and decoder, K = {k}, {horizon} actions",
+        "k": k,
+        "rounds": rounds,
+        "ratio": ratio(seconds, "authors", "fast"),
+        "authors_over_single": ratio(seconds, "authors", "single"),
+        "fast_over_single": ratio(seconds, "fast", "single"),
+        "difference": max(float((own - folded.view_as(own)).abs().max()) for own, folded in pairs),
+        "size": max(float(own.abs().max()) for own, _ in pairs),
+        "peak_mib": peaks,
+    }
+
+
+def interleaved(
+    variants: Mapping[str, Callable[[], Any]], rounds: int
+) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """What each returns, and the CPU seconds of every call; each is called once per round, and once before to warm up."""
+    outputs: dict[str, Any] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for number in range(rounds + 1):
+        for name, call in variants.items():
+            begin = time.thread_time()
+            outputs[name] = call()
+            if number:
+                seconds[name].append(time.thread_time() - begin)
+    return outputs, seconds
+
+
+def ratio(seconds: Mapping[str, list[float]], slow: str, quick: str) -> float:
+    """The median of the ratios of all rounds."""
+    return statistics.median(a / b for a, b in zip(seconds[slow], seconds[quick], strict=True))
+
+
+def rows(quick: bool) -> Iterator[dict[str, Any]]:
+    """One for each case."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    network = build_network()
+    cases = [(4, 286, 17), (16, 286, 17)]
+    if not quick:
+        cases += [(4, 542, 17), (16, 542, 17), (4, 286, 41)]
+    for k, context_tokens, tokens in cases:
+        yield loop_row(network, k, context_tokens, tokens, rounds=1 if quick else 5 if k < 16 else 3)
+    for k in (4, 16):
+        yield embodiment_row(k, horizon=16, rounds=3 if quick else 9)
+
+
+def main(quick: bool) -> None:
+    """Measure and write ``denoise_groot.json``."""
+    denoising.run("denoise_groot", rows, quick)
+
+
+if __name__ == "__main__":
+    main(denoising.quick_wanted("denoise_groot", __doc__))
