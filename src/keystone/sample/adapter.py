@@ -10,7 +10,9 @@ from keystone.errors import KeystoneError
 from keystone.sample.session import Session
 
 #: Attributes through which servers and wrappers hold the policy, and policies hold their model.
-_INNER = ("_policy", "policy", "_model", "model", "inner", "module", "_orig_mod")
+_INNER = (
+    "_policy", "policy", "_framework", "_model", "model", "inner", "module", "_orig_mod", "action_head", "action_model",
+)  # fmt: skip
 
 
 class Seam:
@@ -47,6 +49,8 @@ class Adapter:
         seam: the class that overrides the sampling method.
         home: whose policies these are.
         refusal: why a policy of this family cannot be attached to, if so.
+        padded: why a chunk of this family does not tell its real dimensions and executed steps, if so: a window that leaves
+            them open then has to be completed by the caller's ``space``.
     """
 
     name: ClassVar[str]
@@ -54,6 +58,7 @@ class Adapter:
     seam: ClassVar[type[Seam]]
     home: ClassVar[str] = "LeRobot"
     refusal: ClassVar[str] = ""
+    padded: ClassVar[str] = ""
 
     def owns(self, policy: Any) -> bool:
         """Whether this adapter is for the object. Must not import anything."""
@@ -70,6 +75,10 @@ class Adapter:
     def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
         """The methods that encode the context, as (object, name); watched by the self-check."""
         return ()
+
+    def config(self, policy: Any) -> Any:
+        """Where `window` looks: the policy's configuration, or whatever of it knows the robot."""
+        return getattr(policy, "config", None)
 
     def window(self, config: Any) -> Window | None:
         """The real dimensions and the executed steps, from the policy's own configuration as it is now."""
