@@ -10,7 +10,7 @@ export MUJOCO_GL ?= egl
 endif
 export SDL_VIDEODRIVER ?= dummy
 
-.PHONY: help setup demo test check test-core bench bench-quick format clean
+.PHONY: help setup demo test check test-core test-upstream bench bench-quick format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -35,6 +35,13 @@ format: setup ## let ruff rewrite what it can
 
 test-core: ## the core on every Python from 3.10 to 3.13 that is here, with torch and numpy alone
 	@scripts/test_core.sh
+
+TESTS ?= $(wildcard upstream/test_*.py)
+UPSTREAM_PYTHON ?= $(PYTHON)
+test-upstream: ## the adapters on other projects' own code, in KEYSTONE_UPSTREAM (docs/upstream.md)
+	@failed=; for tests in $(TESTS); do \
+	  PYTHONPATH=src:upstream $(UPSTREAM_PYTHON) -m pytest -p no:cacheprovider $(if $(RECORD),--record) $$tests || failed="$$failed $$tests"; \
+	done; if [ "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 bench: setup ## all benchmarks; results under benchmarks/results/
 	@$(PYTHON) -m benchmarks.select_speed

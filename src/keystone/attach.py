@@ -58,7 +58,7 @@ def attach(
     differ (a new version of the framework, say), that round raises and nothing is executed.
 
     Args:
-        policy: a LeRobot policy, or an object that holds one (a server, a wrapper).
+        policy: a policy, or an object that holds one (a server, a wrapper) or that it holds (its model, its action head).
         k: candidates per round; "auto" takes the largest that costs almost nothing, from a profile of this policy on this
             device that `keystone.profile` stored, or else from one that the first round makes (see docs/profile.md).
         rule: a name in `keystone.RULES` or a function, see `keystone.select`.
@@ -66,6 +66,7 @@ def attach(
         seed: makes the noise of all rounds reproducible; None draws from torch's global generator. For a single call:
             ``with handle.seeded(123): policy.select_action(batch)``.
         space: what counts in distances; default the real dimensions and the steps that are executed, from the policy.
+            Required where chunks are padded and the policy cannot tell (GR00T's action head, X-VLA).
         metric: "l2", "l1" or "cosine".
         site: for a policy without an adapter: the method (``"sample"``, ``"model.sample"``) that draws the noise and returns
             chunks (B, T, D); it is vectorised with ``torch.vmap``, and has one seed per round, not one per row.
@@ -127,7 +128,7 @@ def attach(
             )
     if compile:
         check_compiler(adapter, owner)
-    handle = Handle(adapter, getattr(owner, "config", None), bound, metric, space)
+    handle = Handle(adapter, adapter.config(owner), bound, metric, space)
     session = Session(
         k=candidates, temperature=float(temperature), seed=seed, choose=handle, encoders=tuple(adapter.encoders(owner)),
         checked=not check, thorough=check == "all", keep=keep, owner=owner, fast=fast, compile=compile,

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from keystone.sample.adapter import Adapter
+from keystone.errors import KeystoneError
+from keystone.sample.adapter import Adapter, Window
 from keystone.sample.session import Drawn, Session
 from keystone.select import ActionSpace, Selection, select
 from keystone.select.rules.base import Rule
@@ -50,7 +51,8 @@ class Handle:
         sampler: the adapter itself.
         rule: the rule with its parameters.
         metric: "l2", "l1" or "cosine".
-        space: what counts in distances, or None for the policy's real dimensions and executed steps.
+        space: what counts in distances, or None for the policy's real dimensions and executed steps. Where chunks are padded,
+            what a space leaves open (``dims`` or ``steps``) comes from the policy too.
         last: the `Selection` of the last round (batched), or None.
         on_round: a function that is called with a `Chosen` after every round, or None.
     """
@@ -66,9 +68,11 @@ class Handle:
         self.on_round: Callable[[Chosen], None] | None = None
         self.sampler, self._config = adapter, config
         self._lock = threading.Lock()
-        self._spaces: dict[Any, ActionSpace] = {}
+        self._spaces: dict[Any, tuple[ActionSpace | None, ActionSpace]] = {}
         self._previous: Tensor | None = None
         self._warned = False
+        if adapter.padded:
+            self._check_known(adapter.window(config))
         self._counts = {"rounds": 0, "chunks": 0, "clustered": 0, "dropped": 0}
         self._sums = {"consensus": 0.0, "sampling_seconds": 0.0, "selection_seconds": 0.0}
 
@@ -173,27 +177,55 @@ class Handle:
 
     def _space(self, drawn: Drawn) -> ActionSpace | None:
         """The caller's space, or the real dimensions and the steps that will be executed."""
-        if self.space is not None:
-            return self.space
+        given = self.space
+        if given is not None and not (self.sampler.padded and (given.dims is None or given.steps is None)):
+            return given
         window = self.sampler.window(self._config)
+        self._check_known(window)
         if window is None:
-            return None
+            return given
         steps, dims = drawn.candidates.shape[2:]
         key = (window, drawn.delay, steps, dims)
-        if key not in self._spaces:
+        if key not in self._spaces or self._spaces[key][0] is not given:
             start = min(window.start + drawn.delay, steps - 1)
-            self._spaces[key] = ActionSpace(
-                dims=min(window.dims or dims, dims), steps=range(start, min(start + window.steps, steps))
+            real = min(window.dims or dims, dims)
+            executed = range(start, min(start + window.steps, steps))
+            space = ActionSpace() if given is None else given
+            self._spaces[key] = (
+                given,
+                replace(
+                    space,
+                    dims=real if space.dims is None else space.dims,
+                    steps=executed if space.steps is None else space.steps,
+                ),
             )
-        return self._spaces[key]
+        return self._spaces[key][1]
+
+    def _check_known(self, window: Window | None) -> None:
+        """Padding outvotes what is real: where it cannot be told apart, the caller has to say."""
+        known = {"dims": window is not None and window.dims is not None, "steps": window is not None}
+        missing = [name for name in known if not known[name] and getattr(self.space, name, None) is None]
+        if missing and self.sampler.padded:
+            raise KeystoneError(
+                f"{self.sampler.name}: {self.sampler.padded}. Missing: {' and '.join(missing)}. Give them: "
+                "keystone.attach(policy, space=keystone.ActionSpace(dims=7, steps=8)), dims the robot's action dimensions and "
+                "steps those that are executed before the next observation"
+            )
+
+    def _executed(self) -> int | None:
+        """How many steps of a chunk pass before the next one; None if nobody says."""
+        if self.sampler.padded and self.space is not None and isinstance(self.space.steps, int):
+            return self.space.steps
+        window = self.sampler.window(self._config)
+        return None if window is None else window.steps
 
     def _with_previous(self, drawn: Drawn) -> Rule:
         """The rule, told what the previous chunk had planned from now on, if it wants to know."""
-        previous, window = self._previous, self.sampler.window(self._config)
+        previous, executed = self._previous, self._executed()
         rows = drawn.candidates.shape[0]
-        if not self.rule.remembers or previous is None or window is None or len(previous) != rows:
+        if not self.rule.remembers or previous is None or executed is None or len(previous) != rows:
             return self.rule
-        ahead = previous[:, window.steps :]
+        ahead = previous[:, executed:]
         if not ahead.shape[1]:
             if not self._warned:
                 self._warned = True

@@ -10,7 +10,9 @@ from keystone.errors import KeystoneError
 from keystone.sample.session import Session
 
 #: Attributes through which servers and wrappers hold the policy, and policies hold their model.
-_INNER = ("_policy", "policy", "_model", "model", "inner", "module", "_orig_mod")
+_INNER = (
+    "_policy", "policy", "_framework", "_model", "model", "inner", "module", "_orig_mod", "action_head", "action_model",
+)  # fmt: skip
 
 
 class Seam:
@@ -48,6 +50,8 @@ class Adapter:
         home: whose policies these are.
         refusal: why a policy of this family cannot be attached to, if so.
         compiles: its denoising step can be compiled, because the seam calls it through `Session.step`.
+        padded: why a chunk of this family does not tell its real dimensions and executed steps, if so: a window that leaves
+            them open then has to be completed by the caller's ``space``.
     """
 
     name: ClassVar[str]
@@ -56,6 +60,7 @@ class Adapter:
     home: ClassVar[str] = "LeRobot"
     refusal: ClassVar[str] = ""
     compiles: ClassVar[bool] = False
+    padded: ClassVar[str] = ""
 
     def owns(self, policy: Any) -> bool:
         """Whether this adapter is for the object. Must not import anything."""
@@ -78,6 +83,10 @@ class Adapter:
         profiler, to which everything before the first step is encoding.
         """
         return ()
+
+    def config(self, policy: Any) -> Any:
+        """Where `window` looks: the policy's configuration, or whatever of it knows the robot."""
+        return getattr(policy, "config", None)
 
     def window(self, config: Any) -> Window | None:
         """The real dimensions and the executed steps, from the policy's own configuration as it is now."""

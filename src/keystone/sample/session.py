@@ -171,6 +171,7 @@ class Session:
         uniform: bool = False,
         delay: int = 0,
         stochastic: bool = False,
+        seed: int | None = None,
     ) -> Tensor:
         """One round at a seam: K-wide noise in, one chunk per row out.
 
@@ -186,12 +187,13 @@ class Session:
             uniform: the policy starts from uniform noise on [-1, 1] instead of a normal one.
             delay: of real-time chunking, in steps.
             stochastic: the sampler draws more noise on its way; it is seeded too.
+            seed: that the policy's own method was called with; takes the place of the global generator.
         """
         if self.untouched:
             return original()
         if self.tuner is not None:
             self.tuner.reached()
-        number, seeds = self._next(batch)
+        number, seeds = self._next(batch, seed)
 
         def draw_with(method: Draw, k: int) -> Draws:
             noise = initial_noise(seeds, k, shape, uniform)
@@ -297,7 +299,7 @@ class Session:
                     self.kept.pop(min(self.kept))
         return self.choose(drawn)
 
-    def _next(self, batch: int | None) -> tuple[int, tuple[int, ...]]:
+    def _next(self, batch: int | None, own: int | None = None) -> tuple[int, tuple[int, ...]]:
         """The number of this round and the seeds of its rows; one for all where the number of rows is not known."""
         with self.lock:
             number, self.rounds = self.rounds, self.rounds + 1
@@ -319,6 +321,8 @@ class Session:
             base = mix(given)
         elif self.seed is not None:
             base = mix(self.seed, number)
+        elif own is not None:
+            base = mix(own)
         else:
             with global_generator:
                 base = int(torch.randint(2**63 - 1, ()))

@@ -1,0 +1,128 @@
+"""Fast-WAM's own code: one look at the world, then K chunks of actions against its cache."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone.sample.adapter import Adapter, Seam, Window
+from keystone.sample.widen import widen
+
+#: Set while `infer_action` runs only up to its first denoising step, in this thread or task.
+_encoding: contextvars.ContextVar[bool] = contextvars.ContextVar("keystone_fast_wam_encoding", default=False)
+
+
+class _Encoded(Exception):
+    """Carries what the first denoising step was called with."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+
+class OwnFastWAMSeam(Seam):
+    """On the model.
+
+    Both evaluations that come with Fast-WAM call it with a fixed seed: its noise is the same in every round, and K calls would
+    give K equal chunks. The K noises of a round are distinct, follow from that seed, and so are the same in every round too.
+    """
+
+    @torch.no_grad()
+    def infer_action(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        infer = super().infer_action  # type: ignore[misc]
+        if self._keystone.untouched:
+            return infer(*args, **kwargs)
+        bound = inspect.signature(infer).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+
+        def draw(noise: Tensor, k: int) -> Tensor:
+            token = _encoding.set(True)
+            try:
+                infer(
+                    **{**given, "seed": 0}
+                )  # a seed, so that the noise it does not use is not drawn from the global generator
+            except _Encoded as encoded:
+                context = encoded.arguments
+            finally:
+                _encoding.reset(token)
+            # Where upstream returns them, so that they can be compared with its own.
+            return self._denoise(noise, given["num_inference_steps"], given["sigma_shift"], context, k).float().cpu()
+
+        chunk = self._keystone.round(
+            lambda: infer(**given)["action"][None],
+            draw,
+            batch=1,
+            shape=(given["action_horizon"], self.action_expert.action_dim),
+            device=self.device,
+            dtype=self.torch_dtype,
+            seed=given["seed"],
+        )
+        return {"action": chunk[0]}
+
+    def _predict_action_noise_with_cache(self, **arguments: Any) -> Tensor:
+        if _encoding.get():
+            raise _Encoded(arguments)
+        return super()._predict_action_noise_with_cache(**arguments)  # type: ignore[misc]
+
+    def _denoise(self, noise: Tensor, count: int, shift: float | None, context: dict[str, Any], k: int) -> Tensor:
+        """Noise (K, T, D) to actions, with what the first step of one chunk was called with."""
+        shared = {name: context[name] for name in ("attention_mask", "video_seq_len")}
+        wide = {name: widen(context[name], k) for name in ("context", "context_mask")}
+        cache = [{name: widen(tensor, k) for name, tensor in layer.items()} for layer in context["video_kv_cache"]]
+        times, deltas = self.infer_action_scheduler.build_inference_schedule(
+            num_inference_steps=count, device=self.device, dtype=noise.dtype, shift_override=shift
+        )
+        actions = noise
+        for time, delta in zip(times, deltas, strict=True):
+            velocity = self._predict_action_noise_with_cache(
+                latents_action=actions, timestep_action=time[None].to(actions), video_kv_cache=cache, **wide, **shared
+            )
+            actions = self.infer_action_scheduler.step(velocity, delta, actions)
+        return actions
+
+
+class OwnFastWAMAdapter(Adapter):
+    """Fast-WAM in its own repository."""
+
+    name = "fast-wam"
+    shares = "the image's latents, the text and the video expert's key-value cache"
+    home = "FastWAM"
+    seam = OwnFastWAMSeam
+
+    def owns(self, policy: Any) -> bool:
+        names = ("infer_action", "_predict_action_noise_with_cache", "infer_action_scheduler", "action_expert", "mot")
+        return all(hasattr(_model(policy), name) for name in names)
+
+    def module(self, policy: Any) -> Any:
+        return _model(policy)
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        model = _model(policy)
+        return [(model, "_encode_input_image_latents_tensor"), (model.mot, "prefill_video_cache")]
+
+    def config(self, policy: Any) -> Any:
+        return policy
+
+    def window(self, config: Any) -> Window | None:
+        """The RoboTwin policy says how many steps it executes; the model alone does not, and all of them count."""
+        steps = getattr(config, "replan_steps", None)
+        return None if steps is None else Window(None, 0, int(steps))
+
+    def refuse(self, policy: Any) -> str:
+        # The same question by which their own evaluation tells the variants apart.
+        if "num_video_frames" in inspect.signature(_model(policy).infer_action).parameters:
+            return (
+                "this variant imagines a video for every chunk, from noise of its own: K candidates would need K videos"
+            )
+        return ""
+
+
+def _model(policy: Any) -> Any:
+    """The model of a policy with steps to execute, or the object itself."""
+    return policy.model if hasattr(policy, "replan_steps") and hasattr(policy, "model") else policy

@@ -1,0 +1,83 @@
+"""X-VLA's own code: the transformer reads context and actions together, so only the encoder's work is shared."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone.sample.adapter import Adapter, Seam, Window
+from keystone.sample.widen import widen
+
+
+class OwnXVLASeam(Seam):
+    """On the model. Candidates are compared after the action space's ``postprocess``: before it, the gripper is a logit."""
+
+    @torch.no_grad()
+    def generate_actions(self, *args: Any, **kwargs: Any) -> Tensor:
+        generate = super().generate_actions  # type: ignore[misc]
+        bound = inspect.signature(generate).bind(*args, **kwargs)
+        bound.apply_defaults()
+        ids, images, image_mask, domain, proprio, steps = bound.arguments.values()
+
+        def draw(noise: Tensor, k: int) -> Tensor:
+            self.eval()
+            context = {name: widen(value, k) for name, value in self.forward_vlm(ids, images, image_mask).items()}
+            # A copy, because an action space may write into the proprioception, and rows of a view are one row.
+            return self._denoise(
+                noise, max(1, int(steps)), widen(proprio, k).clone(), domain_id=widen(domain, k), **context
+            )
+
+        return self._keystone.round(
+            lambda: generate(*args, **kwargs),
+            draw,
+            batch=ids.shape[0],
+            shape=(self.num_actions, self.action_space.dim_action),
+            device=proprio.device,
+            dtype=proprio.dtype,
+        )
+
+    def _denoise(self, noise: Tensor, steps: int, proprio: Tensor, **context: Tensor) -> Tensor:
+        """Noise (B * K, T, dim_action) to actions (B * K, T, D); the network predicts the action, not a velocity."""
+        action = torch.zeros_like(noise)
+        for step in range(steps, 0, -1):
+            time = torch.full(noise.shape[:1], step / steps, device=noise.device, dtype=noise.dtype)
+            mixed = noise * time[:, None, None] + action * (1 - time)[:, None, None]
+            state, mixed = self.action_space.preprocess(proprio, mixed)
+            action = self.transformer(action_with_noise=mixed, proprio=state, t=time, **context)
+        finish = self.action_space.postprocess  # since 2026 it is also told the proprioception
+        known = {"proprio": proprio} if len(inspect.signature(finish).parameters) > 1 else {}
+        return finish(action, **known)
+
+
+class OwnXVLAAdapter(Adapter):
+    """X-VLA in its own repository, and as checkpoints bring it along."""
+
+    name = "x-vla"
+    shares = "image and text features (read again by every candidate in every step)"
+    home = "X-VLA"
+    seam = OwnXVLASeam
+    padded = (
+        "chunks have room for two arms, and the model does not know how many the robot has (WidowX and Franka: dims=10, "
+        "position, 6-d rotation and gripper of the first)"
+    )
+
+    def owns(self, policy: Any) -> bool:
+        names = ("generate_actions", "forward_vlm", "transformer", "action_space", "num_actions")
+        return all(hasattr(policy, name) for name in names)
+
+    def module(self, policy: Any) -> Any:
+        return policy
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy, "forward_vlm")]
+
+    def config(self, policy: Any) -> Any:
+        return policy
+
+    def window(self, config: Any) -> Window:
+        # Space "auto" cuts the padding off itself. All steps of a chunk are executed, says every client of theirs.
+        return Window(getattr(config.action_space, "real_dim", None), 0, int(config.num_actions))

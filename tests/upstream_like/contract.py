@@ -1,0 +1,100 @@
+"""What every adapter promises, checked on any object: on our own small models here, on other projects' code in upstream/."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import keystone
+from keystone.handle import Chosen
+from keystone.sample import session as session_module
+from keystone.sample.noise import GivenNoise, initial_noise
+
+Predict = Callable[[], Tensor]
+
+
+@contextmanager
+def recorded_noise() -> Iterator[list[Tensor]]:
+    """The initial noise (B * K, T, D) of every round in this block."""
+    noises: list[Tensor] = []
+
+    def record(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
+        noise = initial_noise(seeds, k, shape, uniform)
+        noises.append(noise.clone())
+        return noise
+
+    session_module.initial_noise = record
+    try:
+        yield noises
+    finally:
+        session_module.initial_noise = initial_noise
+
+
+def largest_difference(policy: Any, predict: Predict, k: int, **options: Any) -> float:
+    """Between the K candidates of a round and K calls of the policy alone, each given the noise of one candidate.
+
+    Also: what comes out is the candidate that was chosen, no two candidates are alike, and the self-check agrees.
+    """
+    rounds: list[Chosen] = []
+    handle = keystone.attach(policy, k=k, seed=7, check="all", **options)
+    handle.on_round = rounds.append
+    try:
+        with recorded_noise() as noises:
+            chunk = predict()
+    finally:
+        keystone.detach(policy)
+    (done,) = rounds
+    batch = done.candidates.shape[0]
+    assert done.candidates.shape[1] == k
+    assert handle.session.finding.compared == k
+    assert torch.equal(chunk, done.candidates[torch.arange(batch), torch.as_tensor(done.selection.index)])
+    spread = (done.candidates[:, :, None] - done.candidates[:, None]).abs().flatten(3).amax(3)
+    assert (spread + torch.eye(k)).min() > 1e-3, "two candidates are alike"
+    largest = 0.0
+    for j in range(k):
+        with GivenNoise(noises[0].unflatten(0, (batch, k))[:, j]) as given:
+            alone = predict()
+        assert given.left == 0, "the policy did not draw the noise it was given"
+        assert alone.shape == done.candidates[:, j].shape
+        largest = max(largest, float((alone - done.candidates[:, j]).abs().max()))
+    return largest
+
+
+def assert_one_is_untouched(policy: Any, predict: Predict, **options: Any) -> None:
+    """K = 1 is the policy's own code, bit for bit, and leaves torch's generator where the policy alone leaves it."""
+    results = []
+    for attached in (False, True):
+        if attached:
+            keystone.attach(policy, k=1, **options)
+        torch.manual_seed(3)
+        results.append((predict(), torch.rand(3)))
+        keystone.detach(policy)
+    (alone, after), (one, after_one) = results
+    assert torch.equal(alone, one)
+    assert torch.equal(after, after_one)
+
+
+def traces(root: Any) -> dict[int, tuple[type, tuple[str, ...]]]:
+    """The class and the attributes of every object that a policy holds, through attributes and modules."""
+    found: dict[int, tuple[type, tuple[str, ...]]] = {}
+    queue = [root]
+    while queue:
+        current = queue.pop()
+        if id(current) in found or not hasattr(current, "__dict__"):
+            continue
+        found[id(current)] = (type(current), tuple(sorted(vars(current))))
+        queue += vars(current).values()
+        queue += getattr(current, "_modules", {}).values()
+    return found
+
+
+def assert_no_trace(policy: Any, predict: Predict, **options: Any) -> None:
+    """Attached, used and detached: every class and every attribute is as it was."""
+    before = traces(policy)
+    keystone.attach(policy, k=4, **options)
+    assert traces(policy) != before
+    predict()
+    keystone.detach(policy)
+    assert traces(policy) == before

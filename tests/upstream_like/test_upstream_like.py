@@ -1,0 +1,366 @@
+"""The adapters for other projects' own code, on small models of ours with the same seams. The real code: upstream/."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import keystone
+from keystone import ActionSpace, KeystoneError
+from keystone.handle import Chosen
+from keystone.sample.check import count_calls
+
+from . import contract, fastwam_like, groot_like, starvla_like, xvla_like
+
+REAL = {"space": ActionSpace(dims=7, steps=8)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, how to ask it, what its adapter must be told, and the methods that encode an observation."""
+
+    adapter: str
+    build: Callable[[], Any]
+    predict: Callable[[Any, int], Tensor]
+    options: dict[str, Any] = field(default_factory=dict)
+    encoders: Callable[[Any], list[tuple[Any, str]]] = lambda model: []
+    batches: tuple[tuple[int, int], ...] = ((1, 4), (1, 16), (3, 4))
+
+
+def _groot(head: type) -> Case:
+    return Case(
+        "isaac-groot", lambda: groot_like.Model(head()), groot_like.predict, REAL,
+        lambda model: [(model.backbone, "forward"), (model.action_head, "process_backbone_output")],
+    )  # fmt: skip
+
+
+def _starvla(head: type, network: type, **options: Any) -> Case:
+    return Case(
+        "starvla", lambda: starvla_like.Framework(head(network), **options), starvla_like.predict,
+        encoders=lambda framework: [(framework, "encode")],
+    )  # fmt: skip
+
+
+def _xvla(arms: type, **options: Any) -> Case:
+    return Case(
+        "x-vla", lambda: xvla_like.XVLALike(arms()), xvla_like.predict, options, lambda model: [(model, "forward_vlm")]
+    )
+
+
+def _fastwam(seed: int | None) -> Case:
+    return Case(
+        "fast-wam", fastwam_like.FastWAMLike, partial(fastwam_like.predict, seed=seed),
+        encoders=lambda model: [(model, "_encode_input_image_latents_tensor"), (model.mot, "prefill_video_cache")],
+        batches=((1, 4), (1, 16)),
+    )  # fmt: skip
+
+
+CASES = {
+    "groot-n1.5": _groot(groot_like.Head15),
+    "groot-n1.6": _groot(groot_like.Head16),
+    "groot-n1.7": _groot(groot_like.Head17),
+    "starvla": _starvla(starvla_like.MaskedHead, starvla_like.Network, masked=True),
+    "starvla-without-state": _starvla(starvla_like.MaskedHead, starvla_like.Network, with_state=False),
+    "starvla-before-masks": _starvla(starvla_like.OldHead, starvla_like.Network),
+    "starvla-layerwise": _starvla(starvla_like.LayerwiseHead, starvla_like.LayerNetwork, layers=True, masked=True),
+    "starvla-layerwise-before": _starvla(starvla_like.OldLayerwiseHead, starvla_like.OldLayerNetwork, layers=True),
+    "xvla": _xvla(xvla_like.TwoArms, space=ActionSpace(dims=10)),
+    "xvla-auto": _xvla(xvla_like.Auto),
+    "fastwam": _fastwam(None),
+    "fastwam-with-a-seed": _fastwam(42),
+}
+
+
+@cache
+def built(name: str) -> Any:
+    torch.manual_seed(0)
+    return CASES[name].build().eval().requires_grad_(False)
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Any:
+    """The case's name; its model is never attached at the beginning of a test."""
+    yield request.param
+    keystone.detach(built(request.param))
+
+
+def asked(name: str, rows: int = 1) -> Callable[[], Tensor]:
+    return partial(CASES[name].predict, built(name), rows)
+
+
+def rounds_of(handle: Any) -> list[Chosen]:
+    rounds: list[Chosen] = []
+    handle.on_round = rounds.append
+    return rounds
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "k"), [(name, *batch) for name, case in CASES.items() for batch in case.batches]
+)
+def test_candidates_are_single_calls(name: str, rows: int, k: int) -> None:
+    assert contract.largest_difference(built(name), asked(name, rows), k, **CASES[name].options) < 1e-5
+
+
+def test_one_candidate_is_the_policy_itself(case: str) -> None:
+    contract.assert_one_is_untouched(built(case), asked(case), **CASES[case].options)
+
+
+def test_detaching_leaves_no_trace(case: str) -> None:
+    contract.assert_no_trace(built(case), asked(case), **CASES[case].options)
+
+
+@pytest.mark.parametrize("k", [1, 4, 16])
+def test_the_context_is_encoded_once(case: str, k: int) -> None:
+    keystone.attach(built(case), k=k, check=False, **CASES[case].options)
+    with count_calls(CASES[case].encoders(built(case))) as calls:
+        asked(case)()
+    assert set(calls.values()) == {1}
+
+
+def test_the_self_check_refuses_a_loop_that_has_changed(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upstream that takes one step less, say, is found out in the first round."""
+    model = built(case)
+    adapter = keystone.attach(model, k=4, **CASES[case].options)._adapter
+    ((_, seam),) = adapter.seams(model)
+    if hasattr(seam, "_denoise"):
+        monkeypatch.setattr(seam, "_denoise", lambda self, noise, *args, **kwargs: 0.5 * noise)
+    else:
+        monkeypatch.setattr(f"{seam.__module__}.denoise", lambda head, noise, *args, **kwargs: 0.5 * noise)
+    with pytest.raises(KeystoneError, match=r"self-check failed"):
+        asked(case)()
+
+
+def holders(name: str) -> dict[str, tuple[Any, Any]]:
+    """From what a user may hold, to what of it must be found."""
+    model = built(name)
+    case = CASES[name]
+    if case.adapter == "isaac-groot":
+        policy = (groot_like.policy_of_15 if name == "groot-n1.5" else groot_like.policy)(model)
+        return {
+            "server": (SimpleNamespace(policy=SimpleNamespace(policy=policy)), policy),
+            "policy": (policy, policy),
+            "model": (model, model),
+            "head": (model.action_head, model.action_head),
+        }
+    if case.adapter == "starvla":
+        return {
+            "server": (SimpleNamespace(_policy=SimpleNamespace(_framework=model)), model),
+            "framework": (model, model),
+            "head": (model.action_model, model.action_model),
+        }
+    if case.adapter == "fast-wam":
+        policy = fastwam_like.policy(model)
+        return {"policy": (policy, policy), "model": (model, model)}
+    return {"server": (SimpleNamespace(_model=model), model), "model": (model, model)}
+
+
+def test_found_from_whatever_the_user_holds(case: str) -> None:
+    for held, found in holders(case).values():
+        handle = keystone.attach(held, k=4, **CASES[case].options)
+        assert (handle.adapter, handle.session.owner) == (CASES[case].adapter, found)
+        asked(case)()
+        assert handle.stats["rounds"] == 1
+        assert keystone.attached(held) is handle
+        keystone.detach(held)
+        assert keystone.attached(held) is None
+
+
+def test_a_copied_policy_is_a_policy_of_its_own() -> None:
+    policy = groot_like.policy(built("groot-n1.6"))
+    keystone.attach(policy, k=4)
+    twin = copy.deepcopy(policy)
+    keystone.detach(policy)
+    groot_like.predict(twin.model, 1)
+    assert keystone.attached(twin).stats["rounds"] == 1
+
+
+# What is real
+
+
+@pytest.mark.parametrize("space", [None, ActionSpace(dims=7), ActionSpace(steps=8)])
+@pytest.mark.parametrize("name", ["groot-n1.5", "groot-n1.6", "groot-n1.7"])
+def test_a_head_without_its_policy_must_be_told_what_is_real(name: str, space: ActionSpace | None) -> None:
+    missing = "dims and steps" if space is None else "steps" if space.dims else "dims"
+    with pytest.raises(KeystoneError, match=rf"(?s)Gr00tPolicy.*Missing: {missing}\. .*space=keystone\.ActionSpace"):
+        keystone.attach(built(name), k=4, space=space)
+    assert keystone.attached(built(name)) is None
+
+
+def test_x_vla_must_be_told_its_dims() -> None:
+    with pytest.raises(KeystoneError, match=r"WidowX.*Missing: dims\. .*space=keystone\.ActionSpace"):
+        keystone.attach(built("xvla"), k=4)
+
+
+def counted(handle: Any, predict: Callable[[], Tensor]) -> tuple[int, int]:
+    """How many steps and dimensions of a chunk count in distances."""
+    predict()
+    layout = handle._space(SimpleNamespace(candidates=predict()[:, None], delay=0)).layout(*predict().shape[1:])
+    return len(layout.steps), len(layout.plain)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("groot-n1.5", None, (8, 7)),
+        ("groot-n1.6", None, (8, 7)),
+        ("groot-n1.7", None, (8, 7)),
+        ("groot-n1.6", ActionSpace(steps=2), (2, 7)),
+        ("groot-n1.6", ActionSpace(dims=3), (8, 3)),
+        ("groot-n1.6", ActionSpace(dims=3, steps=2), (2, 3)),
+        ("xvla", ActionSpace(dims=10), (10, 10)),
+        ("xvla", ActionSpace(dims=10, steps=5), (5, 10)),
+        ("xvla-auto", None, (10, 8)),
+        ("fastwam", None, (3, 14)),
+    ],
+)
+def test_what_counts_comes_from_the_policy_and_the_caller(name: str, given: Any, expected: tuple[int, int]) -> None:
+    held = holders(name).get("policy", (built(name), None))[0]
+    handle = keystone.attach(held, k=4, space=given)
+    try:
+        assert counted(handle, asked(name)) == expected
+    finally:
+        keystone.detach(held)
+
+
+def test_a_space_that_is_taken_away_later_is_missed_then() -> None:
+    model = built("groot-n1.6")
+    handle = keystone.attach(model, k=4, **REAL)
+    handle.space = None
+    with pytest.raises(KeystoneError, match="Missing: dims and steps"):
+        asked("groot-n1.6")()
+    keystone.detach(model)
+
+
+def test_dims_that_do_not_fit_are_refused() -> None:
+    model = built("groot-n1.6")
+    keystone.attach(model, k=4, space=ActionSpace(dims=30, steps=8))
+    with pytest.raises(ValueError, match=r"dims=30 does not fit chunks of 29 action dimensions"):
+        asked("groot-n1.6")()
+    keystone.detach(model)
+
+
+class TwoWays(groot_like.Head16):
+    """Chunks that go one way in 70 % of the cases; what is padded was never trained, and stays noise."""
+
+    def loop(self, actions: Tensor, prefix: Tensor, robot: Tensor, see: Any, strength: Any = 1.0) -> Tensor:
+        return two_ways(self, actions)
+
+
+def two_ways(head: Any, noise: Tensor, *_: Any, **__: Any) -> Tensor:
+    chunk = noise.clone()
+    way = torch.where(noise[:, :1, :1] > -0.5244, 1.0, -1.0)  # 70 % of a normal distribution lie above
+    chunk[:, :8, :7] = 0.25 * way + 0.3 * noise[:, :8, :7]
+    return chunk
+
+
+def test_padding_outvotes_what_is_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    """56 real and 408 padded numbers, K = 16: counted with the padding, a choice is hardly better than one sample."""
+    monkeypatch.setattr("keystone.sample.adapters.isaac_groot.denoise", two_ways)
+    torch.manual_seed(0)
+    model = groot_like.Model(TwoWays()).eval()
+
+    def majority(k: int, space: ActionSpace) -> float:
+        keystone.attach(model, k=k, space=space, seed=1)
+        chunks = groot_like.predict(model, 400)
+        keystone.detach(model)
+        return float((chunks[:, :8, :7].mean((1, 2)) > 0).float().mean())
+
+    everything, real = ActionSpace(dims=29, steps=16), ActionSpace(dims=7, steps=8)
+    assert 0.62 < majority(1, real) < 0.78
+    assert majority(16, real) > 0.9
+    assert majority(16, everything) < 0.85
+
+
+# Of one project
+
+
+def test_real_time_chunking_of_groot_n17() -> None:
+    model, inputs = built("groot-n1.7"), groot_like.inputs(2)
+    inputs["action"] = torch.randn(2, groot_like.HORIZON, groot_like.DIMS, generator=torch.Generator().manual_seed(1))
+    options = {"action_horizon": 10, "rtc_overlap_steps": 6, "rtc_frozen_steps": 2, "rtc_ramp_rate": 3.0}
+    predict = lambda: model.get_action(inputs, options)["action_pred"]  # noqa: E731
+    assert contract.largest_difference(model, predict, 4, **REAL) < 1e-5
+    policy = groot_like.policy(model)
+    handle = keystone.attach(policy, k=4)
+    chunk = predict()
+    assert torch.equal(chunk[:, :2], inputs["action"][:, 4:6])
+    assert list(handle._space(SimpleNamespace(candidates=chunk[:, None], delay=2)).steps) == list(range(2, 10))
+    keystone.detach(policy)
+
+
+def test_the_head_of_groot_n15_is_not_given_processed_features_twice() -> None:
+    model = built("groot-n1.5")
+    output = model.backbone(groot_like.inputs(1))
+    before = output.backbone_features.clone()
+    keystone.attach(model, k=4, **REAL)
+    model.action_head.get_action(output, groot_like.Fields(data=groot_like.inputs(1)))
+    keystone.detach(model)
+    assert torch.equal(output.backbone_features, before)
+
+
+def test_grippers_are_compared_after_the_sigmoid() -> None:
+    model = built("xvla")
+    handle = keystone.attach(model, k=8, space=ActionSpace(dims=10))
+    rounds = rounds_of(handle)
+    asked("xvla", 2)()
+    keystone.detach(model)
+    grippers = rounds[0].candidates[..., [9, 19]]
+    assert ((grippers > 0) & (grippers < 1)).all()
+
+
+def test_an_action_space_that_writes_does_not_write_into_the_callers_state() -> None:
+    model = built("xvla-auto")
+    state = torch.ones(1, xvla_like.DIMS)
+    keystone.attach(model, k=4, check=False)
+    model.generate_actions(
+        torch.zeros(1, 7, dtype=torch.long), torch.zeros(1, 2, 3, 4, 4), torch.ones(1, 2), torch.tensor([0]), state, 2
+    )
+    keystone.detach(model)
+    assert torch.equal(state, torch.ones(1, xvla_like.DIMS))
+
+
+def fastwam_candidates(seeds: list[int | None], **options: Any) -> list[Tensor]:
+    model = built("fastwam")
+    rounds = rounds_of(keystone.attach(model, k=8, **options))
+    try:
+        for seed in seeds:
+            fastwam_like.predict(model, 1, seed)
+    finally:
+        keystone.detach(model)
+    return [done.candidates[0] for done in rounds]
+
+
+def test_a_fixed_seed_gives_distinct_candidates_that_repeat() -> None:
+    first, again, other = fastwam_candidates([42, 42, 43])
+    assert len(first.flatten(1).unique(dim=0)) == 8
+    assert torch.equal(first, again)
+    assert not torch.isclose(first, other).all(dim=(1, 2)).any()
+
+
+def test_a_seed_of_keystones_own_goes_before_that_of_the_call() -> None:
+    first, second = fastwam_candidates([42, 42], seed=1)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, fastwam_candidates([None], seed=1)[0])
+
+
+def test_a_seeded_call_draws_nothing_from_the_global_generator() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    fastwam_candidates([42])
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_variants_that_cannot_be_sampled_k_wide_are_refused() -> None:
+    with pytest.raises(KeystoneError, match="K videos"):
+        keystone.attach(fastwam_like.ImaginesVideos(), k=4)
+    head = starvla_like.OldHead(starvla_like.Network)
+    head.t_eps = 0.05
+    with pytest.raises(KeystoneError, match="predicts actions, not velocities"):
+        keystone.attach(starvla_like.Framework(head), k=4)
