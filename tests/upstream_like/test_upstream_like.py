@@ -126,7 +126,7 @@ def test_the_context_is_encoded_once(case: str, k: int) -> None:
 def test_the_self_check_refuses_a_loop_that_has_changed(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An upstream that takes one step less, say, is found out in the first round."""
     model = built(case)
-    adapter = keystone.attach(model, k=4, **CASES[case].options)._adapter
+    adapter = keystone.attach(model, k=4, **CASES[case].options).sampler
     ((_, seam),) = adapter.seams(model)
     if hasattr(seam, "_denoise"):
         monkeypatch.setattr(seam, "_denoise", lambda self, noise, *args, **kwargs: 0.5 * noise)
