@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Literal
 
 from keystone.errors import KeystoneError
 from keystone.handle import Chosen, Handle
 from keystone.sample.adapter import Seam, find_adapter, find_session, swap_in, swap_out
+from keystone.sample.hook import Hook
 from keystone.sample.session import Session
 from keystone.sample.site import SiteAdapter
 from keystone.select import ActionSpace
@@ -21,12 +23,15 @@ log = logging.getLogger("keystone")
 __all__ = ["Chosen", "Handle", "attach", "attached", "detach"]
 
 
+def _reset(policy: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    policy._keystone.choose.forget()
+    return own(*args, **kwargs)
+
+
 class ResetSeam(Seam):
     """On the policy itself, where a rule remembers the previous chunk: a new episode has none."""
 
-    def reset(self, *args: Any, **kwargs: Any) -> Any:
-        self._keystone.choose.forget()  # type: ignore[attr-defined]
-        return super().reset(*args, **kwargs)  # type: ignore[misc]
+    reset = Hook(_reset)
 
 
 def attach(
