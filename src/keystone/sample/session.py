@@ -135,6 +135,7 @@ class Session:
         delay: int = 0,
         stochastic: bool = False,
         seed: int | None = None,
+        precision: torch.dtype | None = None,
     ) -> Tensor:
         """One round at a seam: K-wide noise in, one chunk per row out.
 
@@ -149,6 +150,7 @@ class Session:
             delay: of real-time chunking, in steps.
             stochastic: the sampler draws more noise on its way; it is seeded too.
             seed: that the policy's own method was called with; takes the place of the global generator.
+            precision: the coarsest type the policy computes in, where its weights are not torch's and cannot tell.
         """
         if self.untouched:
             return original()
@@ -183,7 +185,7 @@ class Session:
                     self.encoders,
                     uniform,
                     compare,
-                    self._precision(dtype, device),
+                    precision or self._precision(dtype, device),
                     distinct=self.temperature > 0,
                 )
                 self._conclude(finding)
