@@ -31,7 +31,7 @@ def main(args: Sequence[str] | None = None) -> int:
         import rich  # noqa: F401  (the commands print with it; better to hear that it is missing before one has run)
         from tyro.extras import SubcommandApp
 
-        from keystone.cli import check, compare, demo, evaluate, train
+        from keystone.cli import check, compare, demo, evaluate, recipes, train
     except ImportError:
         return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')
     app = SubcommandApp()
@@ -40,6 +40,7 @@ def main(args: Sequence[str] | None = None) -> int:
     app.command(name="eval")(evaluate.run)
     app.command(name="compare")(compare.run)
     app.command(name="train")(train.run)
+    app.command(name="recipes")(recipes.run)
     try:
         app.cli(prog="keystone", description=DESCRIPTION, args=args)
     except KeystoneError as error:
