@@ -40,7 +40,8 @@ echo "set-up: installing uv"
 echo "set-up: installing keystone and what it is tested with (about 6 GB the first time, a minute or two)"
 packages=(-e ".[dev]")
 for package in packages/*/; do [[ -f $package/pyproject.toml ]] && packages+=(-e "$package"); done
-.venv/bin/uv pip install --quiet --python .venv/bin/python --constraint constraints.txt "${packages[@]}" \
+# openpi-client asks for numpy < 2, which LeRobot cannot live with; what it uses of numpy is the same in 2 (tests/openpi_policy).
+.venv/bin/uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --override <(echo "numpy>=1.24") "${packages[@]}" \
   || fail "the packages above could not be installed; run 'make clean' and try again, or see constraints.txt"
 echo "$state" >"$stamp"
 echo "set-up: done"

@@ -27,6 +27,7 @@ CHECKOUTS = {
     "starVLA": ("https://github.com/starVLA/starVLA", "0ed0aad"),
     "starVLA-eaa51c4": ("https://github.com/starVLA/starVLA", "eaa51c4"),
     "X-VLA": ("https://github.com/2toinf/X-VLA", "main"),
+    "openpi": ("https://github.com/Physical-Intelligence/openpi", "15a9616"),
     "FastWAM": ("https://github.com/yuantianyuan01/FastWAM", "45d8e14"),
 }
 RESULTS = Path(__file__).with_name("results.json")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Any, Literal
 
 from keystone.errors import KeystoneError
 from keystone.handle import Chosen, Handle
 from keystone.sample.adapter import Seam, find_adapter, find_session, swap_in, swap_out
 from keystone.sample.compiler import check_compiler
+from keystone.sample.hook import Hook
 from keystone.sample.session import Session
 from keystone.sample.site import SiteAdapter
 from keystone.select import ActionSpace
@@ -26,12 +28,15 @@ UNTIL_TUNED = 4
 __all__ = ["Chosen", "Handle", "attach", "attached", "detach"]
 
 
+def _reset(policy: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    policy._keystone.choose.forget()
+    return own(*args, **kwargs)
+
+
 class ResetSeam(Seam):
     """On the policy itself, where a rule remembers the previous chunk: a new episode has none."""
 
-    def reset(self, *args: Any, **kwargs: Any) -> Any:
-        self._keystone.choose.forget()  # type: ignore[attr-defined]
-        return super().reset(*args, **kwargs)  # type: ignore[misc]
+    reset = Hook(_reset)
 
 
 def attach(

@@ -29,6 +29,7 @@ COMMANDS = {
     "roofline": "roofline",
     "train": "train",
     "reproduce": "reproduce",
+    "recipes": "recipes",
 }
 
 DESCRIPTION = f"""KeyStone {__version__}: draw K action chunks from one shared context, execute the one they agree on.

@@ -12,6 +12,7 @@ from keystone.errors import nearest_name
 from keystone.handle import Handle
 from keystone.integrations.round_log import RoundLog
 from keystone.options import DEFAULT_K, DEFAULT_RULE, parse_params
+from keystone.select import ActionSpace
 from keystone.select.metrics import check_metric
 from keystone.select.rules import bind
 from keystone.select.rules.base import Rule
@@ -122,7 +123,7 @@ class Settings:
         """
         return bind(self.rule or DEFAULT_RULE, self.params)
 
-    def attach(self, policy: Any) -> Handle:
+    def attach(self, policy: Any, space: ActionSpace | None = None) -> Handle:
         """`keystone.attach` with these settings; ``KEYSTONE_LOG=path`` in the environment logs every round there."""
         handle = attach(
             policy,
@@ -133,6 +134,7 @@ class Settings:
             metric=self.metric or "l2",
             fast=self.fast is not False,
             compile=bool(self.compile),
+            space=space,
         )
         path = os.environ.get("KEYSTONE_LOG", "").strip()
         if path:

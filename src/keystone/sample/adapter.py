@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from keystone.errors import KeystoneError
+from keystone.sample.hook import Hook
 from keystone.sample.session import Session
 
 #: Attributes through which servers and wrappers hold the policy, and policies hold their model.
@@ -133,7 +134,11 @@ def _inside(policy: Any) -> Iterator[Any]:
 
 def swap_in(module: Any, seam: type[Seam], session: Session) -> None:
     """Make the module an instance of a subclass of its own class with the seam's methods on top."""
-    hidden = sorted(name for name in vars(seam) if name in vars(module) and not name.startswith("__"))
+    hidden = sorted(
+        name
+        for name, value in vars(seam).items()
+        if name in vars(module) and not name.startswith("__") and not isinstance(value, Hook)
+    )
     if hidden:
         raise KeystoneError(
             f"{type(module).__name__}.{hidden[0]} was replaced on the object itself (by torch.compile, say), which hides every "
@@ -177,5 +182,10 @@ _classes: dict[tuple[type, type], type] = {}
 def _combined(seam: type[Seam], original: type) -> type:
     key = (seam, original)
     if key not in _classes:
-        _classes[key] = type(f"KeyStone{original.__name__}", (seam, original), {"__module__": original.__module__})
+        own = {name: value for name, value in vars(seam).items() if not name.startswith("__")}
+        # Hooks need no place of their own among the bases. A second base would change the memory layout of classes that
+        # descend from abc.ABC, and such objects keep their class.
+        hooks = bool(own) and all(isinstance(value, Hook) for value in own.values())
+        bases, names = ((original,), own) if hooks else ((seam, original), {})
+        _classes[key] = type(f"KeyStone{original.__name__}", bases, {"__module__": original.__module__, **names})
     return _classes[key]

@@ -172,6 +172,7 @@ class Session:
         delay: int = 0,
         stochastic: bool = False,
         seed: int | None = None,
+        precision: torch.dtype | None = None,
     ) -> Tensor:
         """One round at a seam: K-wide noise in, one chunk per row out.
 
@@ -188,6 +189,7 @@ class Session:
             delay: of real-time chunking, in steps.
             stochastic: the sampler draws more noise on its way; it is seeded too.
             seed: that the policy's own method was called with; takes the place of the global generator.
+            precision: the coarsest type the policy computes in, where its weights are not torch's and cannot tell.
         """
         if self.untouched:
             return original()
@@ -217,9 +219,9 @@ class Session:
         def attempt(method: Draw, path: str) -> tuple[Drawn, Finding]:
             drawn, draws = sample(method)
             compare = range(draws.candidates.shape[1]) if self.thorough else None
-            precision, distinct = self._precision(dtype, device), self.temperature > 0
+            coarsest, distinct = precision or self._precision(dtype, device), self.temperature > 0
             return drawn, verify(
-                original, *draws, self.encoders, uniform, compare, precision, distinct=distinct, path=path
+                original, *draws, self.encoders, uniform, compare, coarsest, distinct=distinct, path=path
             )
 
         # The check counts calls on objects that all threads share: until it has passed, they wait for each other.

@@ -13,6 +13,8 @@ from keystone.sample.adapters.groot import GrootAdapter
 from keystone.sample.adapters.isaac_groot import IsaacGrootAdapter
 from keystone.sample.adapters.molmoact2 import MolmoAct2Adapter
 from keystone.sample.adapters.multi_task_dit import MultiTaskDiTAdapter
+from keystone.sample.adapters.openpi import OpenPiAdapter
+from keystone.sample.adapters.openpi_jax import OpenPiJaxAdapter
 from keystone.sample.adapters.pi0 import Pi0Adapter, Pi05Adapter
 from keystone.sample.adapters.refused import ACTAdapter, LingBotVAAdapter, PI0FastAdapter
 from keystone.sample.adapters.smolvla import SmolVLAAdapter
@@ -32,6 +34,8 @@ ADAPTERS: dict[str, Adapter] = {
         GrootAdapter(),
         MolmoAct2Adapter(),
         MultiTaskDiTAdapter(),
+        OpenPiAdapter(),
+        OpenPiJaxAdapter(),
         Pi0Adapter(),
         Pi05Adapter(),
         SmolVLAAdapter(),

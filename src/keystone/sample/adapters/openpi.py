@@ -1,0 +1,100 @@
+"""openpi's π0 and π0.5 in PyTorch: a PaliGemma prefix, and an action expert that attends to its cached keys and values."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone.sample.adapter import Seam
+from keystone.sample.adapters.openpi_policy import OpenPiFamily, is_policy
+from keystone.sample.adapters.packing import pack
+from keystone.sample.hook import Hook
+from keystone.sample.widen import widen
+
+
+def _sample(
+    model: Any, own: Callable[..., Tensor], device: Any, observation: Any, noise: Tensor | None = None, **options: Any
+) -> Tensor:
+    """A round on ``own(device, observation, noise=..., num_steps=...)``, which may be compiled."""
+    session = model._keystone
+    if noise is not None or session.untouched:  # the caller's own noise: nothing to choose from
+        return own(device, observation, noise=noise, **options)
+
+    def draw(noise: Tensor, k: int) -> Tensor:
+        candidates = own(device, observation, noise=noise, **options)
+        # With CUDA graphs the result lives in memory that the next call writes to.
+        return candidates if inspect.ismethod(own) else candidates.clone()
+
+    return session.round(
+        # The self-check replaces what is drawn inside, so the method must not be compiled.
+        lambda: vars(OpenPiSeam)["sample_actions"].from_class(model)(device, observation, **options),
+        draw,
+        batch=observation.state.shape[0],
+        shape=(model.config.action_horizon, model.config.action_dim),
+        device=device,
+    )
+
+
+class OpenPiSeam(Seam):
+    """On the model: its own sampler with noise of B * K rows, and a denoising step that packs them behind one prefix."""
+
+    sample_actions = Hook(_sample)
+
+    def denoise_step(
+        self, state: Tensor, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor
+    ) -> Tensor:
+        k = x_t.shape[0] // prefix_pad_masks.shape[0]
+        if k == 1:
+            return super().denoise_step(state, prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
+        tokens, padding, blocks, condition = self.embed_suffix(widen(state, k), x_t, widen(timestep, k))
+        packed = pack(tokens, padding, blocks, prefix_pad_masks)
+        experts = self.paligemma_with_expert
+        experts.gemma_expert.model.config._attn_implementation = "eager"
+        (_, hidden), _ = experts.forward(
+            attention_mask=self._prepare_attention_masks_4d(packed.mask),
+            position_ids=packed.positions,
+            past_key_values=past_key_values,  # read, not appended to: openpi's attention appends only with use_cache
+            inputs_embeds=[None, packed.tokens],
+            use_cache=False,
+            adarms_cond=[
+                None,
+                None if condition is None else condition[::k],
+            ],  # of the time, which all candidates share
+        )
+        hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -self.config.action_horizon :]
+        return self.action_out_proj(hidden.to(torch.float32))
+
+
+class OpenPiPolicySeam(Seam):
+    """On the `Policy`, which has bound its model's sampler before it could be hooked."""
+
+    _sample_actions = Hook(lambda policy, own, *args, **kwargs: _sample(policy._model, own, *args, **kwargs))
+
+
+class OpenPiAdapter(OpenPiFamily):
+    """π0 and π0.5 in openpi's PyTorch code."""
+
+    name = "openpi"
+    shares = "keys and values of the prefix (packed: one copy, whatever K)"
+    pytorch = True
+
+    def owns_model(self, model: Any) -> bool:
+        config = getattr(model, "config", None)  # LeRobot's model has the same methods, and a chunk_size instead
+        return all(
+            hasattr(model, name) for name in ("sample_actions", "denoise_step", "paligemma_with_expert")
+        ) and all(hasattr(config, name) for name in ("action_horizon", "action_dim"))
+
+    def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
+        if is_policy(policy):
+            return [(policy._model, OpenPiSeam), (policy, OpenPiPolicySeam)]
+        return [(policy, OpenPiSeam)]
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        sampler = policy._sample_actions if is_policy(policy) else policy.sample_actions
+        if not inspect.ismethod(sampler):  # compiled: watching its parts would compile it once more
+            return []
+        return [(policy._model if is_policy(policy) else policy, "embed_prefix")]

@@ -1,0 +1,174 @@
+"""Every row of the paper has a recipe, and what the recipes say can be run."""
+
+import functools
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import tomllib
+
+import keystone
+import keystone.cli
+from keystone.cli import main, recipes
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "docs" / "recipes").glob("*.md"))
+SECTIONS = ["Set up", "Baseline", "KeyStone", "Profile", "Compare", "Run here"]
+
+#: The paper's main table: model, workload, K, success at K = 1 and with KeyStone.
+PAPER = [
+    ("π0.5", "LIBERO", "16", "96.8 ± 0.7", "97.8 ± 1.1"),
+    ("SmolVLA", "LIBERO", "16", "50.4 ± 2.1", "57.2 ± 1.3"),
+    ("GR00T N1.6", "SimplerEnv WidowX", "4", "50.0 ± 4.3", "63.3 ± 2.9"),
+    ("X-VLA", "SimplerEnv WidowX", "4", "92.7 ± 1.0", "95.8 ± 1.0"),
+    ("StarVLA", "SimplerEnv WidowX", "16", "52.8 ± 1.6", "59.7 ± 1.3"),
+    ("GR00T N1.6", "SimplerEnv Google Robot", "4", "79.4 ± 3.5", "86.7 ± 1.5"),
+    ("Fast-WAM", "RoboTwin 2.0", "16", "90.0 ± 1.5", "93.0 ± 1.0"),
+]
+
+
+def section(text, name):
+    return re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE).group(1)
+
+
+def commands(text):
+    """Indented commands, continued lines joined, comments and loops' variables as a shell would take them."""
+    for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE):
+        for line in re.sub(r" *\\\n *", " ", block).splitlines():
+            yield line.strip()
+
+
+def blocks(text, language):
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.parametrize("row", PAPER, ids=" ".join)
+def test_every_row_of_the_paper_has_a_recipe(row):
+    line = "| " + " | ".join(row) + " |"
+    assert sum(line in path.read_text().splitlines() for path in FILES) == 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_recipes_say_how_and_what_was_run(path):
+    text = path.read_text()
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
+    for name in ("Baseline", "KeyStone", "Compare"):
+        assert list(commands(section(text, name))), f"{path.name}: no command under {name}"
+    assert blocks(section(text, "Profile"), "python") or list(commands(section(text, "Profile")))
+    assert "Not run" in section(text, "Run here")
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """What the commands of the real command line are called with; they do nothing."""
+    calls = []
+
+    def instead_of(command):
+        @functools.wraps(command)
+        def called(*args, **kwargs):
+            calls.append((command.__module__, command.__name__, args, kwargs))
+
+        return called
+
+    for module_info in pkgutil.iter_modules(keystone.cli.__path__):
+        module = importlib.import_module(f"keystone.cli.{module_info.name}")
+        for name, command in inspect.getmembers(module, inspect.isfunction):
+            if command.__module__ == module.__name__ and not name.startswith("_"):
+                monkeypatch.setattr(module, name, instead_of(command))
+    return calls
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_keystone_commands_are_understood(path, parsed, capsys):
+    ours = [line for line in commands(path.read_text()) if line.startswith("keystone ")]
+    assert ours, f"{path.name} uses no command of ours"
+    for line in ours:
+        parsed.clear()
+        arguments = shlex.split(line, comments=True)[1:]
+        assert main(arguments) == 0, f"{line}\n{capsys.readouterr().err}"
+        assert len(parsed) == 1, line
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_wrong_option_would_be_noticed(path, parsed, capsys):
+    line = next(line for line in commands(path.read_text()) if line.startswith("keystone "))
+    with pytest.raises(SystemExit):
+        main([*shlex.split(line, comments=True)[1:], "--no-such-option"])
+    assert not parsed
+
+
+PROFILES = [path for path in FILES if "rounds.jsonl" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+def test_the_rounds_of_a_log_are_summed_up(path, tmp_path, monkeypatch, capsys):
+    lines = [{"k": k, "sampling_seconds": k / 100, "selection_seconds": 0.001} for k in (4, 2, 4)]
+    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks(section(path.read_text(), "Profile"), "python")[0], path.name, "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["K = 2: 21.0 ms (1 rounds)", "K = 4: 41.0 ms (2 rounds)"]
+
+
+def collected(name, folder, monkeypatch):
+    """Run the recipe's own way of making a table of episodes, then compare as it says."""
+    text = (ROOT / "docs" / "recipes" / f"{name}.md").read_text()
+    monkeypatch.chdir(folder)
+    exec(compile(blocks(section(text, "Compare"), "python")[0], name, "exec"), {})
+    line = next(line for line in commands(section(text, "Compare")) if line.startswith("keystone compare"))
+    return main(shlex.split(line)[1:])
+
+
+def test_robotwins_logs_become_a_comparison(tmp_path, monkeypatch, capsys):
+    for folder, fails in (("k1", 30), ("k16", 5)):
+        (tmp_path / folder / "deep").mkdir(parents=True)
+        ends = ["\033[91mFail!\033[0m"] * fails + ["\033[92mSuccess!\033[0m"] * (60 - fails)
+        for task in ("beat_block_hammer", "lift_pot"):
+            log = tmp_path / folder / "deep" / f"eval_{task}_20260101_120000.log"
+            log.write_text("\n".join(["noise", *ends, "Success rate: 1/2"]))
+    assert collected("fastwam-robotwin", tmp_path, monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert "beat_block_hammer" in out
+    assert "50.0" in out
+    assert "91.7" in out
+
+
+def test_openpis_logs_become_a_comparison(tmp_path, monkeypatch, capsys):
+    for log, fails in (("k1.log", 30), ("k16.log", 5)):
+        lines = [
+            f"INFO:root:\nTask: {task}\nINFO:root:Success: {number >= fails}"
+            for task in ("put the bowl on the plate", "open the drawer")
+            for number in range(60)
+        ]
+        (tmp_path / log).write_text("\n".join(lines))
+    assert collected("pi05-libero-openpi", tmp_path, monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert "put the bowl" in out
+    assert "91.7" in out
+
+
+def test_the_command_lists_prints_and_suggests(capsys):
+    assert main(["recipes"]) == 0
+    listed = capsys.readouterr().out
+    assert all(path.stem in listed for path in FILES)
+    assert "GR00T N1.6 on SimplerEnv WidowX" in listed
+    assert main(["recipes", "xvla-widowx"]) == 0
+    assert capsys.readouterr().out == (ROOT / "docs" / "recipes" / "xvla-widowx.md").read_text()
+    assert main(["recipes", "xvla-widowz"]) == 2
+    assert "did you mean 'xvla-widowx'" in capsys.readouterr().err
+
+
+def test_missing_recipes_are_said(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(recipes, "_FOLDERS", (tmp_path,))
+    assert main(["recipes"]) == 2
+    assert "the recipes are missing" in capsys.readouterr().err
+
+
+def test_the_wheel_takes_the_recipes_to_where_the_command_looks():
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    target = wheel["force-include"]["docs/recipes"]
+    assert Path(keystone.__file__).parents[1] / target == recipes._FOLDERS[0]

@@ -1,0 +1,170 @@
+"""openpi's own client and broker, over a real socket, with a policy that chooses."""
+
+import json
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from openpi_client.action_chunk_broker import ActionChunkBroker
+from openpi_client.websocket_client_policy import WebsocketClientPolicy
+from openpi_server import serving
+from openpi_toys import HORIZON, REAL_DIMS, JaxModel, Policy, TorchModel, observation
+
+import keystone
+from keystone.integrations.openpi import choosing, main
+
+
+@pytest.fixture(params=[TorchModel, JaxModel])
+def policy(request):
+    return choosing(Policy(request.param()), k=8, execute=3)
+
+
+def test_stock_client_gets_a_chosen_chunk_and_plain_diagnostics(policy):
+    rounds = []
+    policy._after = rounds.append
+    with serving(policy) as port:
+        client = WebsocketClientPolicy("127.0.0.1", port)
+        assert client.get_server_metadata() == {"robot": "toy"}
+        reply = client.infer(observation())
+    chosen = rounds[0].candidates[0, reply["keystone"]["index"], :, :REAL_DIMS]
+    np.testing.assert_array_equal(reply["actions"], chosen)
+    assert reply["actions"].shape == (HORIZON, REAL_DIMS)
+    assert reply["keystone"]["k"] == 8
+    assert sum(reply["keystone"]["sizes"]) == 8
+    assert 0 < reply["keystone"]["consensus"] <= 1
+    assert reply["policy_timing"] == {"infer_ms": 1.0}
+    assert json.loads(json.dumps(reply["keystone"])) == reply["keystone"]  # nothing but Python's own numbers
+
+
+def test_a_request_may_bring_its_seed_which_the_policy_does_not_see(policy):
+    with serving(policy) as port:
+        client = WebsocketClientPolicy("127.0.0.1", port)
+        seeded = [client.infer({**observation(), "keystone_seed": seed}) for seed in (7, np.int64(7), np.array(7), 8)]
+        free = [client.infer(observation()) for _ in range(2)]
+    assert policy._policy.seen == sorted(observation())
+    actions = [reply["actions"].tobytes() for reply in seeded]
+    assert actions[0] == actions[1] == actions[2] != actions[3]
+    assert free[0]["actions"].tobytes() != free[1]["actions"].tobytes()
+    # The reply names the seed that the noise follows from, so that the round can be drawn again here.
+    assert seeded[0]["keystone"]["seed"] == seeded[2]["keystone"]["seed"] != seeded[3]["keystone"]["seed"]
+
+
+def test_a_wrong_seed_is_answered_with_what_was_expected(policy):
+    with serving(policy) as port:
+        client = WebsocketClientPolicy("127.0.0.1", port)
+        with pytest.raises(RuntimeError, match=r"keystone_seed='seven' in the observation: expected a whole number"):
+            client.infer({**observation(), "keystone_seed": "seven"})
+
+
+def test_diagnostics_survive_the_action_chunk_broker(policy):
+    with serving(policy) as port:
+        broker = ActionChunkBroker(WebsocketClientPolicy("127.0.0.1", port), action_horizon=3)
+        steps = [broker.infer(observation()) for _ in range(4)]
+    assert all(step["actions"].shape == (REAL_DIMS,) for step in steps)
+    assert steps[0]["keystone"] == steps[1]["keystone"] == steps[2]["keystone"]
+    assert policy.handle.stats["rounds"] == 2  # the fourth step asked for another chunk
+    assert steps[3]["keystone"]["seed"] != steps[2]["keystone"]["seed"]
+
+
+def test_requests_at_once_each_get_their_own_round(policy):
+    with serving(policy) as port, ThreadPoolExecutor(4) as pool:
+
+        def ask(seed):
+            return WebsocketClientPolicy("127.0.0.1", port).infer({**observation(seed), "keystone_seed": seed})
+
+        together = list(pool.map(ask, range(8)))
+        alone = [ask(seed) for seed in range(8)]
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one["actions"], other["actions"])
+        assert one["keystone"]["seed"] == other["keystone"]["seed"]
+
+
+def test_one_candidate_says_so(policy):
+    policy.handle.k = 1
+    assert policy.infer(observation())["keystone"] == {"k": 1}
+
+
+def test_only_executed_steps_count():
+    inner = Policy(JaxModel())
+    policy = choosing(inner, k=16, execute=2, rule="medoid", seed=0)
+    rounds = []
+    policy._after = rounds.append
+    policy.infer(observation())
+    expected = keystone.select(rounds[0].candidates[0, :, :2, :REAL_DIMS], "medoid")
+    assert rounds[0].selection.index.item() == expected.index
+    with pytest.raises((TypeError, ValueError), match="execute"):
+        choosing(Policy(JaxModel()), execute=0)
+
+
+def test_reset_reaches_the_policy_and_the_rule():
+    policy = choosing(Policy(JaxModel()), k=4, rule="coherent", execute=2)
+    policy.infer(observation())
+    policy.reset()
+    assert policy.handle._previous is None
+
+
+# ---- the command in front of openpi's own script
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A script like openpi's, with a module of our own in place of openpi's server, and no settings in the environment."""
+    package = tmp_path / "openpi" / "serving"
+    package.mkdir(parents=True)
+    (package / "websocket_policy_server.py").write_text(
+        textwrap.dedent("""
+            class WebsocketPolicyServer:
+                def __init__(self, policy, host="0.0.0.0", port=None, metadata=None):
+                    self.policy, self.port = policy, port
+                def serve_forever(self):
+                    from openpi_toys import observation
+                    import json
+                    print(json.dumps([self.port, self.policy.infer(observation())["keystone"]]))
+        """)
+    )
+    (tmp_path / "serve_policy.py").write_text(
+        textwrap.dedent("""
+            import argparse
+            from openpi_toys import Policy, TorchModel
+            from openpi.serving import websocket_policy_server
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--port", type=int)
+            policy = Policy(TorchModel())
+            server = websocket_policy_server.WebsocketPolicyServer(policy=policy, port=parser.parse_args().port)
+            server.serve_forever()
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield str(tmp_path / "serve_policy.py")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "openpi"]:
+        del sys.modules[name]
+
+
+def test_the_command_serves_with_flags_over_the_environment(script, monkeypatch, tmp_path, capsys):
+    log = tmp_path / "rounds.jsonl"
+    for name, value in (("K", "8"), ("RULE", "medoid"), ("LOG", str(log))):
+        monkeypatch.setenv(f"KEYSTONE_{name}", value)
+    before = sys.argv, sys.path[:]
+    assert main(["--k", "4", "--execute", "2", script, "--port", "8123"]) == 0
+    port, diagnostics = json.loads(capsys.readouterr().out)
+    assert (port, diagnostics["k"], diagnostics["rule"]) == (8123, 4, "medoid")
+    assert json.loads(log.read_text())["k"] == 4
+    assert (sys.argv, sys.path) == before
+
+
+def test_the_command_says_what_is_wrong(script, capsys, monkeypatch):
+    assert main(["nowhere.py"]) == 2
+    assert "there is no script nowhere.py" in capsys.readouterr().err
+    assert main(["--execute", "0", script]) == 2
+    assert "execute" in capsys.readouterr().err
+    monkeypatch.setenv("KEYSTONE_RULE", "mediod")
+    assert main([script]) == 2
+    assert "did you mean 'medoid'" in capsys.readouterr().err
+
+
+def test_the_command_needs_openpi(tmp_path, capsys):
+    (tmp_path / "serve.py").write_text("")
+    assert main([str(tmp_path / "serve.py")]) == 2
+    assert "openpi cannot be imported here" in capsys.readouterr().err

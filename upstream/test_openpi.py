@@ -1,0 +1,148 @@
+"""openpi at its own commit: PyTorch and JAX, its own `Policy`, its own server and client. Needs openpi's environment."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from unittest import mock
+
+import numpy as np
+import openpi_tiny as tiny
+import pytest
+import torch
+
+import keystone
+from keystone.integrations.openpi import choosing
+from keystone.sample.noise import initial_noise
+
+K = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def openpi(checkout):
+    return checkout("openpi", "src")
+
+
+@pytest.fixture(scope="module", params=["torch pi0", "torch pi05", "jax pi0", "jax pi05"])
+def policy(request, openpi):
+    framework, kind = request.param.split()
+    build = tiny.torch_model if framework == "torch" else tiny.jax_model
+    policy = tiny.libero_policy(build(pi05=kind == "pi05"), is_pytorch=framework == "torch")
+    policy.label = request.param
+    return policy
+
+
+def act(policy):
+    import jax
+
+    torch.manual_seed(0)
+    policy._rng = jax.random.key(5)
+    return policy.infer(tiny.observation())["actions"]
+
+
+def test_candidates_are_single_calls(policy, record):
+    alone = act(policy)
+    handle = keystone.attach(policy, k=1)
+    np.testing.assert_array_equal(act(policy), alone)
+    keystone.detach(policy)
+    handle = keystone.attach(policy, k=K, seed=0, check="all")
+    rounds = []
+    handle.on_round = rounds.append
+    reply = act(policy)
+    assert handle.session.finding.compared == K
+    record("openpi", policy.label, handle.session.finding.difference)
+    # Once more from outside, after normalisation and the cut to seven dimensions.
+    noise = initial_noise(rounds[0].seeds, K, (tiny.HORIZON, tiny.ACTION_DIM)).numpy()
+    singles = np.stack([policy.infer(tiny.observation(), noise=one)["actions"] for one in noise])
+    assert singles.shape == (K, tiny.HORIZON, tiny.REAL_DIMS)
+    assert np.abs(singles[rounds[0].selection.index.item()] - reply).max() < 1e-4
+    assert handle._config.dims == tiny.REAL_DIMS
+    keystone.detach(policy)
+    np.testing.assert_array_equal(act(policy), alone)
+
+
+def test_stock_server_and_client(openpi):
+    from openpi.serving.websocket_policy_server import WebsocketPolicyServer
+    from openpi_client.action_chunk_broker import ActionChunkBroker
+    from openpi_client.websocket_client_policy import WebsocketClientPolicy
+
+    policy = choosing(tiny.libero_policy(tiny.jax_model(pi05=True)), k=K, execute=5)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = WebsocketPolicyServer(policy, host="127.0.0.1", port=port, metadata=policy.metadata)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(server.run())
+
+    def run():
+        with contextlib.suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    for _ in range(100):
+        try:
+            client = WebsocketClientPolicy("127.0.0.1", port)
+            break
+        except ConnectionRefusedError:
+            threading.Event().wait(0.1)
+    broker = ActionChunkBroker(client, action_horizon=5)
+    steps = [broker.infer({**tiny.observation(), "keystone_seed": 1}) for _ in range(5)]
+    again = client.infer({**tiny.observation(), "keystone_seed": 1})
+    loop.call_soon_threadsafe(task.cancel)
+    thread.join(10)
+    assert steps[0]["keystone"]["k"] == K
+    assert sum(steps[0]["keystone"]["sizes"]) == K
+    assert steps[4]["keystone"] == steps[0]["keystone"]
+    np.testing.assert_array_equal(np.stack([step["actions"] for step in steps]), again["actions"][:5])
+    assert "infer_ms" in again["server_timing"]
+
+
+def test_bfloat16_is_allowed_the_rounding_it_has(record):
+    for framework, build in (("torch", tiny.torch_model), ("jax", tiny.jax_model)):
+        policy = tiny.libero_policy(build(pi05=True, dtype="bfloat16"), is_pytorch=framework == "torch")
+        handle = keystone.attach(policy, k=K, seed=0)
+        policy.infer(tiny.observation())
+        record("openpi", f"{framework} pi05 bfloat16", handle.session.finding.difference)
+
+
+def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
+    """openpi compiles with inductor, which takes minutes here; dynamo, which reads the code, is the same."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    own = torch.compile
+    with mock.patch.object(torch, "compile", lambda method, mode: own(method, backend=backend)):
+        policy = tiny.libero_policy(tiny.torch_model(pytorch_compile_mode="max-autotune"), is_pytorch=True)
+    handle = keystone.attach(policy, k=K, seed=0)
+    policy.infer(tiny.observation())
+    record("openpi", "torch pi0 compiled", handle.session.finding.difference)
+    compiled = len(graphs)
+    policy.infer(tiny.observation(1))
+    assert len(graphs) == compiled > 0
+
+
+def test_the_context_is_encoded_once_in_jax(record):
+    import jax
+    import jax.numpy as jnp
+
+    policy = tiny.libero_policy(tiny.jax_model(pi05=True))
+    caught = []
+    with mock.patch.object(
+        policy, "_sample_actions", lambda *args, **kwargs: caught.append(args) or jnp.zeros((1, 10, 32))
+    ):
+        policy.infer(tiny.observation())
+    rng, observation = caught[0]
+    sample = policy._sample_actions
+
+    def flops(function, *shape):
+        cost = jax.jit(function).lower(jnp.zeros(shape)).compile().cost_analysis()
+        return (cost[0] if isinstance(cost, list) else cost)["flops"]
+
+    one = flops(lambda noise: sample(rng, observation, noise=noise), 1, 10, 32)
+    wide = flops(lambda noise: jax.vmap(lambda z: sample(rng, observation, noise=z))(noise), 8, 1, 10, 32)
+    record("openpi", "FLOPs of K = 8 to K = 1 (jax pi05, tiny)", wide / one)
+    assert wide / one < 2
