@@ -40,7 +40,7 @@ TESTS ?= $(wildcard upstream/test_*.py)
 UPSTREAM_PYTHON ?= $(PYTHON)
 test-upstream: ## the adapters on other projects' own code, in KEYSTONE_UPSTREAM (docs/upstream.md)
 	@failed=; for tests in $(TESTS); do \
-	  PYTHONPATH=src:upstream $(UPSTREAM_PYTHON) -m pytest -p no:cacheprovider $(if $(RECORD),--record) $$tests || failed="$$failed $$tests"; \
+	  PYTHONPATH=src:tests:upstream $(UPSTREAM_PYTHON) -m pytest -p no:cacheprovider $(if $(RECORD),--record) $$tests || failed="$$failed $$tests"; \
 	done; if [ "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 bench: setup ## all benchmarks; results under benchmarks/results/

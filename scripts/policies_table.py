@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from keystone.sample.adapter import Adapter
 from keystone.sample.adapters import ADAPTERS
 
 PAGE = Path(__file__).parents[1] / "docs" / "policies.md"
@@ -18,7 +19,16 @@ def tables() -> str:
     lines += [f"| `{a.name}` | {title(a)} | {a.shares} | {LEROBOT} | no |" for a in supported]
     lines += ["", "Refused, with the reason that the error gives:", "", "| policy type | reason |", "|---|---|"]
     lines += [f"| `{a.name}` | {a.refusal} |" for a in refused]
+    others = [adapter for adapter in ADAPTERS.values() if adapter.home not in ("LeRobot", "anybody")]
+    lines += ["", "In their own repositories ([what was run](upstream.md)):", ""]
+    lines += ["| adapter | policy | what the K candidates share | to be told | on a GPU |", "|---|---|---|---|---|"]
+    lines += [f"| `{a.name}` | {title(a)} | {a.shares} | {told(a)} | no |" for a in others]
     return "\n".join(lines) + "\n"
+
+
+def told(adapter: Adapter) -> str:
+    """Whether the caller may have to say what of a chunk is real."""
+    return "`space=` (dims, steps), unless the policy knows" if adapter.padded else "–"
 
 
 def title(adapter: object) -> str:

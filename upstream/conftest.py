@@ -26,7 +26,8 @@ CHECKOUTS = {
     "Isaac-GR00T-N1.7": ("https://github.com/NVIDIA/Isaac-GR00T", "b995540"),
     "starVLA": ("https://github.com/starVLA/starVLA", "0ed0aad"),
     "starVLA-eaa51c4": ("https://github.com/starVLA/starVLA", "eaa51c4"),
-    "X-VLA": ("https://github.com/2toinf/X-VLA", "main"),
+    "X-VLA": ("https://github.com/2toinf/X-VLA", "7a6c08a"),
+    "X-VLA-d622be6": ("https://github.com/2toinf/X-VLA", "d622be6"),
     "openpi": ("https://github.com/Physical-Intelligence/openpi", "15a9616"),
     "FastWAM": ("https://github.com/yuantianyuan01/FastWAM", "45d8e14"),
 }
@@ -39,7 +40,7 @@ class Result:
 
     commit: str
     date: str
-    command: str
+    tests: str
     versions: str
     passed: int = 0
     failed: int = 0
@@ -53,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", action="store_true", help=f"write the results into {RESULTS.name}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def checkout(request: pytest.FixtureRequest) -> Callable[..., Path]:
     """``checkout("openpi", "src")``: the folder of a checkout, with the named folders in it (default: itself) importable."""
 
@@ -76,7 +77,7 @@ def checkout(request: pytest.FixtureRequest) -> Callable[..., Path]:
             _used[name] = Result(
                 commit=_commit(folder),
                 date=datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat(),
-                command=f"make test-upstream TESTS=upstream/{Path(request.config.args[0]).name}",
+                tests=f"upstream/{request.path.name}",
                 versions=f"Python {platform.python_version()}, torch {torch.__version__}",
             )
         return folder
@@ -102,9 +103,10 @@ def _commit(folder: Path) -> str:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call" or report.failed:
-        for result in _used.values():  # a file tests one checkout
-            result.passed += report.passed
-            result.failed += report.failed
+        for result in _used.values():
+            if report.nodeid.startswith(f"{result.tests}::"):
+                result.passed += report.passed
+                result.failed += report.failed
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

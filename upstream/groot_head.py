@@ -1,0 +1,75 @@
+"""Tiny action heads of Isaac-GR00T, and what is put into them; the versions differ in a few arguments only."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.feature_extraction_utils import BatchFeature
+
+import keystone
+
+WIDTH, TOKENS, HORIZON, DIMS = 32, 9, 6, 12
+REAL = keystone.ActionSpace(dims=7, steps=4)
+TRANSFORMER = {
+    "num_layers": 4, "num_attention_heads": 2, "attention_head_dim": 16, "output_dim": 24, "dropout": 0.2,
+    "norm_type": "ada_norm", "final_dropout": True, "interleave_self_attention": True, "positional_embeddings": None,
+}  # fmt: skip
+HEAD = {
+    "hidden_size": 24, "input_embedding_dim": WIDTH, "backbone_embedding_dim": 20, "max_state_dim": 10,
+    "max_num_embodiments": 3, "max_seq_len": 64, "num_inference_timesteps": 4, "action_horizon": HORIZON,
+}  # fmt: skip
+
+
+class Backbone(nn.Module):
+    """In the place of the vision-language model: the same fields."""
+
+    def forward(self, inputs: Any) -> BatchFeature:
+        generator = torch.Generator().manual_seed(5)
+        rows = inputs["state"].shape[0]
+        return BatchFeature(
+            data={
+                "backbone_features": torch.randn(rows, TOKENS, 20, generator=generator),
+                "backbone_attention_mask": torch.arange(TOKENS).expand(rows, -1) < 8,
+                "image_mask": torch.arange(TOKENS).expand(rows, -1) < 5,
+            }
+        )
+
+
+class Model(nn.Module):
+    """Backbone and head, put together as in Isaac-GR00T."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.action_head = Backbone(), head
+
+    def get_action(self, inputs: Any, *options: Any) -> BatchFeature:
+        action_input = BatchFeature(data=dict(inputs))
+        return self.action_head.get_action(self.backbone(inputs), action_input, *options)
+
+
+def spread_out(head: nn.Module) -> nn.Module:
+    """Weights that are zero at the beginning would make a test of nothing."""
+    generator = torch.Generator().manual_seed(0)
+    for weight in head.parameters():
+        weight.data = 0.2 * torch.randn(weight.shape, generator=generator)
+    return head.eval().requires_grad_(False)
+
+
+def inputs(rows: int, state_steps: int = 1) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    return {
+        "state": torch.randn(rows, state_steps, 10, generator=generator),
+        "embodiment_id": torch.arange(rows) % 3,
+    }
+
+
+def policy(policy_class: type, model: nn.Module, modality_config: type) -> Any:
+    """A Gr00tPolicy of theirs without its checkpoint: a robot of 3 + 4 dimensions that decodes four steps."""
+    made = policy_class.__new__(policy_class)
+    made.model, made.embodiment_tag = model, SimpleNamespace(value="robot")
+    made.modality_configs = {"action": modality_config(delta_indices=[0, 1, 2, 3], modality_keys=["arm", "hand"])}
+    known = {"arm": {"dim": np.array(3)}, "hand": {"dim": np.array(4)}, "unused": {"dim": np.array(5)}}
+    made.processor = SimpleNamespace(state_action_processor=SimpleNamespace(norm_params={"robot": {"action": known}}))
+    return made

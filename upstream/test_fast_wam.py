@@ -1,0 +1,98 @@
+"""Fast-WAM's real model with two-layer experts and a convolution in the place of the Wan VAE."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from groot_head import spread_out
+from torch import Tensor, nn
+
+import keystone
+from upstream_like import contract
+
+NAME = "FastWAM"
+EXPERT = {
+    "ffn_dim": 48,
+    "freq_dim": 16,
+    "text_dim": 20,
+    "num_heads": 2,
+    "attn_head_dim": 16,
+    "num_layers": 2,
+    "eps": 1e-6,
+}
+
+
+class PatchVAE(nn.Module):
+    """The first frame in patches of 16: the shapes of the Wan VAE without its weights."""
+
+    upsampling_factor, temporal_downsample_factor = 16, 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 48, 16, 16)
+
+    def encode(self, videos: Any, **options: Any) -> Tensor:
+        return self.patches(torch.stack(list(videos))[:, :, 0]).unsqueeze(2)
+
+
+@pytest.fixture(scope="module")
+def model(checkout: Callable[..., Path]) -> Any:
+    checkout(NAME, "src")
+    from fastwam.models.wan22.action_dit import ActionDiT
+    from fastwam.models.wan22.fastwam import FastWAM
+    from fastwam.models.wan22.mot import MoT
+    from fastwam.models.wan22.wan_video_dit import WanVideoDiT
+
+    video = WanVideoDiT(
+        **EXPERT, hidden_dim=32, in_dim=48, out_dim=48, patch_size=(1, 1, 1), has_image_input=False,
+        seperated_timestep=True, require_clip_embedding=False, require_vae_embedding=False,
+        fuse_vae_embedding_in_latents=True, video_attention_mask_mode="first_frame_causal",
+    )  # fmt: skip
+    action = ActionDiT(**EXPERT, hidden_dim=24, action_dim=14)
+    mot = MoT(mixtures={"video": video, "action": action}, mot_checkpoint_mixed_attn=False)
+    return spread_out(FastWAM(video, action, mot, PatchVAE(), text_dim=20, proprio_dim=5))
+
+
+def predict(model: Any, seed: int | None = None) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return model.infer_action(
+        prompt=None,
+        input_image=torch.rand(1, 3, 32, 48, generator=generator),
+        action_horizon=8,
+        proprio=torch.randn(5, generator=generator),
+        context=torch.randn(6, 20, generator=generator),
+        context_mask=torch.arange(6) < 5,
+        num_inference_steps=4,
+        seed=seed,
+    )["action"][None]
+
+
+@pytest.mark.parametrize("seed", [None, 42])
+@pytest.mark.parametrize("k", [4, 16])
+def test_candidates_are_single_calls(model: Any, record: Callable[..., None], k: int, seed: int | None) -> None:
+    found = contract.largest_difference(model, lambda: predict(model, seed), k)
+    record(NAME, "candidates", found)
+    assert found < 1e-5
+
+
+@pytest.mark.parametrize("seed", [None, 42])
+def test_one_candidate_is_untouched_and_nothing_is_left_behind(model: Any, seed: int | None) -> None:
+    contract.assert_one_is_untouched(model, lambda: predict(model, seed))
+    contract.assert_no_trace(model, lambda: predict(model, seed))
+
+
+def test_a_fixed_seed_gives_distinct_candidates_that_repeat(model: Any) -> None:
+    rounds: list[Any] = []
+    policy = SimpleNamespace(model=model, replan_steps=3)  # as experiments/robotwin holds it
+    handle = keystone.attach(policy, k=8)
+    handle.on_round = rounds.append
+    chunks = [predict(model, seed) for seed in (42, 42, 43)]
+    keystone.detach(policy)
+    first, again, other = (done.candidates[0] for done in rounds)
+    assert len(first.flatten(1).unique(dim=0)) == 8
+    assert torch.equal(first, again)
+    assert torch.equal(chunks[0], chunks[1])
+    assert not torch.equal(first, other)

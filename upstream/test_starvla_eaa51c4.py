@@ -1,0 +1,16 @@
+"""StarVLA's flow-matching heads at the commit that vla-eval uses."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import starvla_heads
+
+
+class TestHeads(starvla_heads.HeadTests):
+    NAME = "starVLA-eaa51c4"
+
+    @pytest.fixture(scope="class", params=["GR00T", "Layerwise"])
+    def framework(self, checkout: Callable[..., Path], request: pytest.FixtureRequest) -> starvla_heads.Framework:
+        checkout(self.NAME)
+        return starvla_heads.build(request.param, masked=False)
