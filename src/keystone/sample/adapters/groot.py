@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam, Window
-from keystone.sample.shared.dit import SharedDiT, recognises, run_blocks
-from keystone.sample.shared.groot_head import denoise, run_network, step_times
+from keystone.sample.adapters.flow_head import denoise, own_network, shared_network
+from keystone.sample.shared.dit import recognises
 from keystone.sample.widen import widen
 
 
 class GrootSeam(Seam):
-    """On ``policy._groot_model.action_head``."""
+    """On the action head of GR00T N1.6 and N1.7; only the latter is given ``action_input`` and ``options``."""
 
     @torch.no_grad()
     def get_action_with_features(
@@ -26,26 +26,38 @@ class GrootSeam(Seam):
         state_features: Tensor,
         embodiment_id: Tensor,
         backbone_output: Any,
-        action_input: Any,
+        action_input: Any = None,
         options: dict[str, Any] | None = None,
     ) -> Any:
-        sample = partial(
+        own = partial(
             super().get_action_with_features,  # type: ignore[misc]
             backbone_features,
             state_features,
             embodiment_id,
             backbone_output,
-            action_input,
-            options,
+            *(() if action_input is None else (action_input, options)),
         )
         if self._keystone.untouched:
-            return sample()
-        previous = action_input.get("action")
-        inputs = _Inputs(backbone_features, state_features, embodiment_id, backbone_output, previous, options)
+            return own()
+        previous = None if action_input is None else action_input.get("action")
+        image, visible = None, None
+        if self.config.use_alternate_vl_dit:
+            image, visible = backbone_output["image_mask"], backbone_output["backbone_attention_mask"]
+
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            actions, strength = _held(noise, widen(previous, k), options)
+            if shared:
+                network = shared_network(self, backbone_features, visible, image)
+            else:
+                masks = {"image_mask": widen(image, k), "backbone_attention_mask": widen(visible, k)}
+                network = own_network(self, widen(backbone_features, k), **({} if image is None else masks))
+            embodiment = embodiment_id if shared else widen(embodiment_id, k)
+            return denoise(self, actions, network, widen(state_features, k), (embodiment,), strength)
+
         chunk = self._keystone.round(
-            lambda: sample()["action_pred"],
-            partial(self._draw, inputs),
-            fast=partial(self._draw_shared, inputs) if recognises(self.model) else None,
+            lambda: own()["action_pred"],
+            draw,
+            fast=partial(draw, shared=True) if recognises(self.model) else None,
             batch=backbone_features.shape[0],
             shape=(self.config.action_horizon, self.action_dim),
             device=backbone_features.device,
@@ -53,69 +65,27 @@ class GrootSeam(Seam):
             delay=0 if previous is None or options is None else options["rtc_frozen_steps"],
         )
         fields = {"action_pred": chunk, "backbone_features": backbone_features, "state_features": state_features}
-        return type(action_input)(data=fields)
-
-    def _draw(self, inputs: _Inputs, noise: Tensor, k: int) -> Tensor:
-        """The network as it is, on a context of B * K rows."""
-        run, times, masks = self._keystone.step(run_network), step_times(self), {}
-        if self.config.use_alternate_vl_dit:
-            masks = {name: widen(inputs.encoded[name], k) for name in ("image_mask", "backbone_attention_mask")}
-        context = widen(inputs.context, k)
-
-        def transformer(tokens: Tensor, step: int) -> Tensor:
-            time = torch.full((tokens.shape[0],), times[step], device=tokens.device)
-            return run(self.model, hidden_states=tokens, encoder_hidden_states=context, timestep=time, **masks)
-
-        return self._denoise(inputs, noise, k, transformer, widen(inputs.embodiment, k))
-
-    def _draw_shared(self, inputs: _Inputs, noise: Tensor, k: int) -> Tensor:
-        """All that the candidates of a row have in common is computed once."""
-        masks = {}
-        if self.config.use_alternate_vl_dit:
-            masks = {"mask": inputs.encoded.backbone_attention_mask, "image_mask": inputs.encoded.image_mask}
-        times = torch.tensor(step_times(self), device=noise.device)
-        transformer = SharedDiT(self.model, inputs.context, times, **masks, run=self._keystone.step(run_blocks))
-        return self._denoise(inputs, noise, k, transformer, inputs.embodiment)
-
-    def _denoise(
-        self,
-        inputs: _Inputs,
-        noise: Tensor,
-        k: int,
-        transformer: Callable[[Tensor, int], Tensor],
-        embodiment: Tensor,
-    ) -> Tensor:
-        """Noise (B * K, T, D) to actions; rows overlapping with the previous chunk are held to it, if there is one."""
-        strength = None
-        if inputs.previous is not None:
-            if inputs.options is None:
-                raise ValueError("RTC options are required when action is provided to get_action.")
-            noise, strength = _hold(noise, widen(inputs.previous, k), inputs.options)
-        return denoise(self, noise, widen(inputs.state, k), transformer, embodiment, strength)
+        return type(backbone_output)(data=fields)
 
 
-def _hold(noise: Tensor, previous: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Begin where the previous chunk ended: initial actions, and (T, 1) how far each step may still move."""
+def _held(noise: Tensor, previous: Tensor | None, options: Any) -> tuple[Tensor, Tensor | float]:
+    """Real-time chunking: steps that overlap with the previous chunk start from it and are held to it, less and less.
+
+    Returns:
+        initial actions (B * K, T, D), and (T, 1) how far each step may move.
+    """
+    if previous is None:
+        return noise, 1.0
+    if options is None:
+        raise ValueError("RTC options are required when action is provided to get_action.")
     end, overlap, frozen = (options[name] for name in ("action_horizon", "rtc_overlap_steps", "rtc_frozen_steps"))
-    actions = noise.clone()
+    actions, strength = noise.clone(), noise.new_ones(noise.shape[1], 1)
     actions[:, :overlap] = previous[:, end - overlap : end]
-    ramp = torch.linspace(0.0, 1.0, overlap - frozen + 2, device=noise.device)
-    ramp = 1 - torch.exp(-options["rtc_ramp_rate"] * ramp)
-    strength = noise.new_ones(noise.shape[1], 1)
+    times = torch.linspace(0.0, 1.0, overlap - frozen + 2, device=noise.device)
+    ramp = 1 - torch.exp(-options["rtc_ramp_rate"] * times)
     strength[:frozen] = 0.0
     strength[frozen:overlap] = (ramp / ramp[-1].clamp_min(1e-8))[1:-1, None]
     return actions, strength
-
-
-class _Inputs(NamedTuple):
-    """Of one call: all that the candidates of a row have in common."""
-
-    context: Tensor
-    state: Tensor
-    embodiment: Tensor
-    encoded: Any
-    previous: Tensor | None
-    options: dict[str, Any] | None
 
 
 class GrootAdapter(Adapter):

@@ -10,62 +10,10 @@ import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam, Window
-from keystone.sample.adapters.flow_head import Network, denoise, with_future_tokens
+from keystone.sample.adapters.flow_head import denoise, own_network, shared_network, with_future_tokens
+from keystone.sample.adapters.groot import GrootSeam
+from keystone.sample.shared.dit import recognises
 from keystone.sample.widen import widen
-
-
-class IsaacGrootSeam(Seam):
-    """On the action head of N1.6 and N1.7; only the latter is given ``action_input`` and ``options``."""
-
-    @torch.no_grad()
-    def get_action_with_features(
-        self,
-        backbone_features: Tensor,
-        state_features: Tensor,
-        embodiment_id: Tensor,
-        backbone_output: Any,
-        action_input: Any = None,
-        options: dict[str, Any] | None = None,
-    ) -> Any:
-        own = partial(
-            super().get_action_with_features,  # type: ignore[misc]
-            backbone_features,
-            state_features,
-            embodiment_id,
-            backbone_output,
-            *(() if action_input is None else (action_input, options)),
-        )
-        if self._keystone.untouched:
-            return own()
-        previous = None if action_input is None else action_input.get("action")
-
-        def draw(noise: Tensor, k: int) -> Tensor:
-            network = self._network(backbone_features, backbone_output, k)
-            actions, strength = _held(noise, widen(previous, k), options)
-            embodiment = (widen(embodiment_id, k),)
-            return denoise(self, actions, network, widen(state_features, k), embodiment, strength)
-
-        chunk = self._keystone.round(
-            lambda: own()["action_pred"],
-            draw,
-            batch=backbone_features.shape[0],
-            shape=(self.config.action_horizon, self.action_dim),
-            device=backbone_features.device,
-            dtype=backbone_features.dtype,
-            delay=0 if previous is None or options is None else options["rtc_frozen_steps"],
-        )
-        fields = {"action_pred": chunk, "backbone_features": backbone_features, "state_features": state_features}
-        return type(backbone_output)(data=fields)
-
-    def _network(self, context: Tensor, backbone_output: Any, k: int) -> Network:
-        """The head's transformer on vision-language tokens (B, L, E), repeated for the candidates."""
-        masks = {}
-        if self.config.use_alternate_vl_dit:
-            masks = {name: widen(backbone_output[name], k) for name in ("image_mask", "backbone_attention_mask")}
-        wide = widen(context, k)
-        return lambda tokens, times: self.model(
-            hidden_states=tokens, encoder_hidden_states=wide, timestep=times, **masks
-        )
 
 
 class IsaacGroot15Seam(Seam):
@@ -82,42 +30,24 @@ class IsaacGroot15Seam(Seam):
             # The head writes its processed features into what it is given: twice would be once too often.
             return type(backbone_output)(data=dict(backbone_output))
 
-        def draw(noise: Tensor, k: int) -> Tensor:
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             context = self.process_backbone_output(fresh()).backbone_features
             embodiment = action_input.embodiment_id
             state = widen(self.state_encoder(action_input.state, embodiment), k)
-            return denoise(
-                self, noise, self._network(context, k), with_future_tokens(self, state, len(noise)),
-                (widen(embodiment, k),),
-            )  # fmt: skip
+            network = shared_network(self, context) if shared else own_network(self, widen(context, k))
+            robots = embodiment if shared else widen(embodiment, k)
+            return denoise(self, noise, network, with_future_tokens(self, state, len(noise)), (robots,))
 
         chunk = self._keystone.round(
             lambda: own(fresh(), action_input)["action_pred"],
             draw,
+            fast=partial(draw, shared=True) if recognises(self.model) else None,
             batch=features.shape[0],
             shape=(self.config.action_horizon, self.config.action_dim),
             device=features.device,
             dtype=features.dtype,
         )
         return type(backbone_output)(data={"action_pred": chunk})
-
-    def _network(self, context: Tensor, k: int) -> Network:
-        wide = widen(context, k)
-        return lambda tokens, times: self.model(hidden_states=tokens, encoder_hidden_states=wide, timestep=times)
-
-
-def _held(noise: Tensor, previous: Tensor | None, options: Any) -> tuple[Tensor, Tensor | float]:
-    """Real-time chunking: steps that overlap with the previous chunk start from it and are held to it, less and less."""
-    if previous is None:
-        return noise, 1.0
-    end, overlap, frozen = (options[name] for name in ("action_horizon", "rtc_overlap_steps", "rtc_frozen_steps"))
-    actions, strength = noise.clone(), torch.ones_like(noise)
-    actions[:, :overlap] = previous[:, end - overlap : end]
-    times = torch.linspace(0.0, 1.0, overlap - frozen + 2, device=noise.device)
-    ramp = 1 - torch.exp(-options["rtc_ramp_rate"] * times)
-    strength[:, :frozen] = 0.0
-    strength[:, frozen:overlap] = (ramp / ramp[-1].clamp_min(1e-8))[1:-1, None]
-    return actions, strength
 
 
 class IsaacGrootAdapter(Adapter):
@@ -129,6 +59,7 @@ class IsaacGrootAdapter(Adapter):
     name = "isaac-groot"
     shares = "vision-language tokens and the state's"
     home = "Isaac-GR00T"
+    compiles = True
     padded = (
         "chunks are padded to the widest robot and the longest horizon the model knows. A Gr00tPolicy knows what is real, "
         "its model and action head do not"
@@ -142,9 +73,12 @@ class IsaacGrootAdapter(Adapter):
             return False
         return hasattr(head, "get_action_with_features") or hasattr(head, "future_tokens")
 
+    def module(self, policy: Any) -> Any:
+        return _head(policy)
+
     def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
-        head = _head(policy)
-        return [(head, IsaacGrootSeam if hasattr(head, "get_action_with_features") else IsaacGroot15Seam)]
+        head = self.module(policy)
+        return [(head, GrootSeam if hasattr(head, "get_action_with_features") else IsaacGroot15Seam)]
 
     def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(_head(policy), "process_backbone_output")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam, Window
-from keystone.sample.adapters.flow_head import Network, denoise, with_future_tokens
+from keystone.sample.adapters.flow_head import Network, denoise, own_network, shared_network, with_future_tokens
+from keystone.sample.shared.dit import recognises
 from keystone.sample.widen import widen
 
 
@@ -26,14 +28,17 @@ class StarVLASeam(Seam):
         context, state, mask = given[context], given.get("state"), given.get("encoder_attention_mask")
         first = context[0] if isinstance(context, (list, tuple)) else context
 
-        def draw(noise: Tensor, k: int) -> Tensor:
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             encoded = None if state is None else widen(self.state_encoder(state), k)
             prefix = with_future_tokens(self, encoded, len(noise))
-            return denoise(self, noise, self._network(context, mask, k), prefix)
+            network = shared_network(self, context, mask) if shared else self._network(context, mask, k)
+            return denoise(self, noise, network, prefix)
 
+        one_context = isinstance(context, Tensor) and (mask is None or mask.dtype == torch.bool)
         return self._keystone.round(
             own,
             draw,
+            fast=partial(draw, shared=True) if one_context and recognises(self.model) else None,
             batch=first.shape[0],
             shape=(self.action_horizon, self.action_dim),
             device=first.device,
@@ -44,23 +49,19 @@ class StarVLASeam(Seam):
         """The head's transformer on tokens (B, L, E), or on a list of them, one for each of its layers."""
         masks = {} if mask is None else {"encoder_attention_mask": widen(mask, k)}
         if isinstance(context, Tensor):
-            whole = widen(context, k)
-            return lambda tokens, times: self.model(
-                hidden_states=tokens, encoder_hidden_states=whole, timestep=times, **masks
-            )
+            return own_network(self, widen(context, k), **masks)
         layers = [widen(layer, k) for layer in context]
         if "return_pre_output" in inspect.signature(self.model.forward).parameters:
-            return lambda tokens, times: self.model(
-                hidden_states=tokens, encoder_hidden_states=layers, timestep=times, return_pre_output=True, **masks
-            )
+            return own_network(self, layers, return_pre_output=True, **masks)
+        return own_network(self, layers, _by_layer)
 
-        def by_layer(tokens: Tensor, times: Tensor) -> Tensor:
-            time = self.model.timestep_encoder(times)
-            for block, layer in zip(self.model.transformer_blocks, layers, strict=False):
-                tokens = block(hidden_states=tokens, encoder_hidden_states=layer, temb=time)
-            return tokens
 
-        return by_layer
+def _by_layer(network: Any, hidden_states: Tensor, encoder_hidden_states: Sequence[Tensor], timestep: Tensor) -> Tensor:
+    """What older versions write out in the loop of the head: each block with its own layer of the context."""
+    time = network.timestep_encoder(timestep)
+    for block, layer in zip(network.transformer_blocks, encoder_hidden_states, strict=False):
+        hidden_states = block(hidden_states=hidden_states, encoder_hidden_states=layer, temb=time)
+    return hidden_states
 
 
 class StarVLAAdapter(Adapter):
@@ -69,6 +70,7 @@ class StarVLAAdapter(Adapter):
     name = "starvla"
     shares = "vision-language tokens, of the last layer or of every layer"
     home = "StarVLA"
+    compiles = True
     seam = StarVLASeam
 
     def owns(self, policy: Any) -> bool:
