@@ -90,6 +90,14 @@ def test_environment_attaches_and_the_flag_wins(load, monkeypatch):
     assert keystone.attached(load("--keystone.rule=medoid")).rule.name == "medoid"
 
 
+def test_fast_path_can_be_turned_off(load, monkeypatch):
+    assert keystone.attached(load("--keystone.k=4")).session.fast
+    assert not keystone.attached(load("--keystone.fast=false")).session.fast
+    monkeypatch.setenv("KEYSTONE_FAST", "no")
+    assert not keystone.attached(load("--keystone.k=4")).session.fast
+    assert keystone.attached(load("--keystone.fast=true")).session.fast
+
+
 def test_policy_class_used_directly(checkpoint, monkeypatch):
     monkeypatch.setenv("KEYSTONE_K", "8")
     assert keystone.attached(DiffusionPolicy.from_pretrained(checkpoint("diffusion"))).k == 8
@@ -115,6 +123,7 @@ def test_subclass_is_attached_once_it_is_complete(monkeypatch):
         (["--keystone.rule=medoid", "--keystone.tau=0.5"], TypeError, "has no parameter 'tau'"),
         (["--keystone.k=0"], ValueError, "k=0"),
         (["--keystone.metric=l3"], ValueError, "l3"),
+        (["--keystone.compile=true"], KeystoneError, "adapter diffusion has no denoising step"),
     ],
 )
 def test_wrong_settings_are_errors(load, overrides, error, message):
@@ -214,6 +223,7 @@ def test_a_plugin_that_cannot_be_imported_ends_commands_that_use_it(monkeypatch)
         ({"KEYSTONE_PARAMS": "tau"}, "KEYSTONE_PARAMS=tau: expected JSON"),
         ({"KEYSTONE_PARAMS": "{tau"}, "KEYSTONE_PARAMS={tau"),
         ({"KEYSTONE_TEMPERATURE": "hot"}, "KEYSTONE_TEMPERATURE=hot"),
+        ({"KEYSTONE_FAST": "very"}, "KEYSTONE_FAST=very: expected true or false"),
     ],
 )
 def test_wrong_environment_is_an_error(variables, message):
