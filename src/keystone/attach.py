@@ -47,6 +47,7 @@ def attach(
     seed: int | None = None,
     *,
     space: ActionSpace | None = None,
+    execute: int | None = None,
     metric: str = "l2",
     site: str | None = None,
     keep: int = 0,
@@ -72,6 +73,8 @@ def attach(
             ``with handle.seeded(123): policy.select_action(batch)``.
         space: what counts in distances; default the real dimensions and the steps that are executed, from the policy.
             Required where chunks are padded and the policy cannot tell (GR00T's action head, X-VLA).
+        execute: steps of a chunk that are executed before the next round, if fewer than the policy's configuration says; only
+            they count in distances, unless ``space`` names others.
         metric: "l2", "l1" or "cosine".
         site: for a policy without an adapter: the method (``"sample"``, ``"model.sample"``) that draws the noise and returns
             chunks (B, T, D); it is vectorised with ``torch.vmap``, and has one seed per round, not one per row.
@@ -107,6 +110,8 @@ def attach(
         raise ValueError(f"temperature={temperature!r}: expected a finite number, 0 or more")
     if seed is not None:
         seed = check_seed(seed)
+    if execute is not None:
+        whole("execute", execute)
     if check not in (True, False, "all"):
         raise ValueError(f"check={check!r}: expected True, False or 'all'")
     for name, flag in (("fast", fast), ("compile", compile)):
@@ -133,7 +138,7 @@ def attach(
             )
     if compile:
         check_compiler(adapter, owner)
-    handle = Handle(adapter, adapter.config(owner), bound, metric, space)
+    handle = Handle(adapter, adapter.config(owner), bound, metric, space, execute)
     session = Session(
         k=candidates, temperature=float(temperature), seed=seed, choose=handle, encoders=tuple(adapter.encoders(owner)),
         checked=not check, thorough=check == "all", keep=keep, owner=owner, fast=fast, compile=compile,

@@ -53,17 +53,28 @@ class Handle:
         metric: "l2", "l1" or "cosine".
         space: what counts in distances, or None for the policy's real dimensions and executed steps. Where chunks are padded,
             what a space leaves open (``dims`` or ``steps``) comes from the policy too.
+        execute: steps of a chunk that whoever calls the policy executes at most, or None for what the policy's configuration
+            says.
         last: the `Selection` of the last round (batched), or None.
         on_round: a function that is called with a `Chosen` after every round, or None.
     """
 
     session: Session
 
-    def __init__(self, adapter: Adapter, config: Any, rule: Rule, metric: str, space: ActionSpace | None) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        config: Any,
+        rule: Rule,
+        metric: str,
+        space: ActionSpace | None,
+        execute: int | None = None,
+    ) -> None:
         self.adapter = adapter.name
         self.rule = rule
         self.metric = metric
         self.space = space
+        self.execute = execute
         self.last: Selection | None = None
         self.on_round: Callable[[Chosen], None] | None = None
         self.sampler, self._config = adapter, config
@@ -72,7 +83,7 @@ class Handle:
         self._previous: Tensor | None = None
         self._warned = False
         if adapter.padded:
-            self._check_known(adapter.window(config))
+            self._check_known(self._window())
         self._counts = {"rounds": 0, "chunks": 0, "clustered": 0, "dropped": 0}
         self._sums = {"consensus": 0.0, "sampling_seconds": 0.0, "selection_seconds": 0.0}
 
@@ -125,7 +136,7 @@ class Handle:
             gripper: a dimension that opens or closes: compared, and voted on by rules that average, as one or the other. The
                 sampler's actions are normalised, so that 0 lies between.
         """
-        window = self.sampler.window(self._config)
+        window = self._window()
         steps = None if whole or window is None else slice(window.start, window.start + window.steps)
         grippers = None if gripper is None else {gripper: 0.0}
         return ActionSpace(dims=window.dims if window else None, steps=steps, gripper=grippers)
@@ -175,12 +186,21 @@ class Handle:
         chunk: Tensor = selection.chunk
         return chunk
 
+    def _window(self) -> Window | None:
+        """What is real and executed, as far as the policy or the caller tells."""
+        window = self.sampler.window(self._config)
+        if self.execute is None:
+            return window
+        return (
+            Window(None, 0, self.execute) if window is None else replace(window, steps=min(window.steps, self.execute))
+        )
+
     def _space(self, drawn: Drawn) -> ActionSpace | None:
         """The caller's space, or the real dimensions and the steps that will be executed."""
         given = self.space
         if given is not None and not (self.sampler.padded and (given.dims is None or given.steps is None)):
             return given
-        window = self.sampler.window(self._config)
+        window = self._window()
         self._check_known(window)
         if window is None:
             return given
@@ -216,7 +236,7 @@ class Handle:
         """How many steps of a chunk pass before the next one; None if nobody says."""
         if self.sampler.padded and self.space is not None and isinstance(self.space.steps, int):
             return self.space.steps
-        window = self.sampler.window(self._config)
+        window = self._window()
         return None if window is None else window.steps
 
     def _with_previous(self, drawn: Drawn) -> Rule:

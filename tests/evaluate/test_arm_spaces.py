@@ -19,14 +19,28 @@ def selection_of(folder, arm):
     return chosen[0].candidates[0].numpy(), handle.last
 
 
+def lower_median(candidates, steps):
+    """Of the distances between candidates over their first steps."""
+    flat = candidates[:, :steps].reshape(len(candidates), -1).astype(np.float64)
+    distances = np.linalg.norm(flat[:, None] - flat[None], axis=2)
+    return np.float32(np.quantile(distances[np.triu_indices(len(flat), 1)], 0.5, method="lower"))
+
+
 def test_the_executed_steps_or_the_whole_chunk(tmp_path):
     for arm, steps in (("medoid:k=8", 3), ("medoid:k=8,window=chunk", 6)):
         candidates, selection = selection_of(tmp_path, arm)
-        flat = candidates[:, :steps].reshape(8, -1).astype(np.float64)
-        expected = np.linalg.norm(flat[:, None] - flat[None], axis=2)
-        assert selection.median_distance.item() == np.float32(
-            np.quantile(expected[np.triu_indices(8, 1)], 0.5, method="lower")
-        )
+        assert selection.median_distance.item() == lower_median(candidates, steps)
+
+
+def test_whoever_calls_the_policy_may_execute_less(tmp_path):
+    policy = load_agent(str(save_random_flow(tmp_path, action_dim=3))).policy
+    for given, steps in ((2, 2), (5, 3)):  # the policy itself would execute three
+        handle = keystone.attach(policy, k=8, rule="medoid", execute=given, seed=1)
+        chosen = []
+        handle.on_round = chosen.append
+        policy.sample(policy.encode(torch.zeros(1, 3)), torch.randn(1, 6, 3))
+        assert handle.last.median_distance.item() == lower_median(chosen[0].candidates[0].numpy(), steps)
+        keystone.detach(policy)
 
 
 def test_a_gripper_is_open_or_closed(tmp_path):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import functools
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +11,7 @@ from keystone.attach import attach
 from keystone.errors import KeystoneError
 from keystone.handle import Handle
 from keystone.integrations.vla_eval.options import ServeOptions
-from keystone.sample.adapter import Adapter, Window, find_adapter
+from keystone.sample.adapter import find_adapter
 
 #: Values that are no policy and hold none; and the packages of which nothing is.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), list, tuple, dict, set, frozenset, type)
@@ -40,22 +37,8 @@ def attach_to_server(server: Any, options: ServeOptions) -> Handle:
     """
     executed = getattr(server, "chunk_size", None)
     policy = server if options.site else _policy_of(server)
-    handle = attach(policy, site=options.site, space=options.action_space(executed), **options.arguments())
-    if executed is not None:
-        _count_only(handle, executed)
-    return handle
-
-
-def _count_only(handle: Handle, steps: int) -> None:
-    """Whoever calls the policy executes so many steps of a chunk, whatever the policy's own configuration says."""
-    adapter = handle.sampler
-    narrowed = handle.sampler = copy.copy(adapter)
-    vars(narrowed)["window"] = functools.partial(_first_steps, adapter, steps)
-
-
-def _first_steps(adapter: Adapter, steps: int, config: Any) -> Window:
-    window = adapter.window(config)
-    return Window(None, 0, steps) if window is None else replace(window, steps=min(window.steps, steps))
+    space = options.action_space(executed)
+    return attach(policy, site=options.site, space=space, execute=executed, **options.arguments())
 
 
 def holds_a_model(server: Any) -> bool:
