@@ -105,7 +105,16 @@ def test_a_script_alone_is_served_with_sixteen_candidates(executed):
     assert main(["vla-eval", "serve", str(SCRIPT)]) == 0
     ((command, environment),) = executed
     assert json.loads(arguments(command)["keystone"]) == {"k": 16}
-    assert environment["VIRTUAL_ENV"]
+    assert (environment["VIRTUAL_ENV"], environment["UV_NO_PROJECT"]) == (sys.prefix, "1")
+
+
+def test_a_script_with_requirements_runs_where_uv_puts_it(tmp_path, monkeypatch, executed):
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    script = tmp_path / "server.py"
+    script.write_text(f"# /// script\n# dependencies = []\n# ///\n{SCRIPT.read_text()}")
+    assert main(["vla-eval", "serve", str(script)]) == 0
+    ((_, environment),) = executed
+    assert not {"VIRTUAL_ENV", "UV_NO_PROJECT"} & environment.keys()
 
 
 def test_the_same_script_has_the_same_shim(config):

@@ -1,5 +1,6 @@
 """Real `vla-eval serve`, real `vla-eval run` over the websocket, real results, read by `keystone compare`."""
 
+import contextlib
 import json
 import os
 import signal
@@ -77,6 +78,10 @@ def server(tmp_path):
         port = probe.getsockname()[1]
     block = {"space": {"dims": 2}, "rule": "medoid"}
     args = {"chunk_size": 4, "max_batch_size": 3, "max_wait_time": 0.005, "port": port, "keystone": block}
+    # A project that cannot be installed lies around the current directory: it is none of the server's business.
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "around"\nversion = "0"\ndependencies = ["not-there"]\n'
+    )
     (tmp_path / "server.yaml").write_text(yaml.dump({"script": str(HERE / "reach_server.py"), "args": args}))
     command = [*KEYSTONE, "vla-eval", "serve", "server.yaml", "-k", "1", "--rule", "keystone", "--seed", "0"]
     log = tmp_path / "server.log"
@@ -101,7 +106,8 @@ def server(tmp_path):
                 time.sleep(0.2)
         yield f"127.0.0.1:{port}"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself, which the test has told already
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

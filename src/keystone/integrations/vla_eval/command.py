@@ -96,7 +96,7 @@ def serve_command(target: Target, options: ServeOptions, address: str | None, ar
 
 
 def serve_environment(target: Target) -> dict[str, str]:
-    """The environment for that command: uv is found if it lies beside this Python.
+    """The environment variables for that command: uv is found if it lies beside this Python.
 
     Raises:
         KeystoneError: if there is no uv.
@@ -106,8 +106,9 @@ def serve_environment(target: Target) -> dict[str, str]:
     if shutil.which("uv", path=environment["PATH"]) is None:
         raise KeystoneError("vla-eval starts servers with uv, which is not installed: pip install uv")
     if "# /// script" not in target.script.read_text():
-        # Without requirements of its own, the script runs in the environment that uv takes for the active one: let it be ours.
-        environment.setdefault("VIRTUAL_ENV", sys.prefix)
+        # Without requirements of its own, the script runs in an environment of uv's choice: let it be the one KeyStone is in,
+        # and not that of whatever project the current directory belongs to.
+        environment.update(VIRTUAL_ENV=sys.prefix, UV_NO_PROJECT="1")
     return environment
 
 
