@@ -66,7 +66,7 @@ WORKLOADS: dict[str, Workload] = {
             f"{HELD_OUT} In 35 % of the stretches of the demonstrations the hand aims 4 cm to one side.",
         ),
         Workload(
-            "metaworld-noisy", "Meta-World, noisy", "metaworld-held-out-noisy", "metaworld", 12, 5,
+            "metaworld-noisy", "Meta-World, noisy", "metaworld-held-out-noisy", "metaworld", 12, 3,
             f"{HELD_OUT} Demonstrated slowly, with an unsteady hand.",
         ),
         Workload(
