@@ -53,7 +53,8 @@ def spread_out(head: nn.Module) -> nn.Module:
     """Weights that are zero at the beginning would make a test of nothing."""
     generator = torch.Generator().manual_seed(0)
     for weight in head.parameters():
-        weight.data = 0.2 * torch.randn(weight.shape, generator=generator)
+        size = max(weight.shape[-2:]) ** -0.5 if weight.ndim > 1 else 0.2
+        weight.data = size * torch.randn(weight.shape, generator=generator)
     return head.eval().requires_grad_(False)
 
 

@@ -19,7 +19,7 @@ EXPERT = {
     "freq_dim": 16,
     "text_dim": 20,
     "num_heads": 2,
-    "attn_head_dim": 16,
+    "attn_head_dim": 12,
     "num_layers": 2,
     "eps": 1e-6,
 }

@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 import starvla_heads
 
+NAME = "starVLA"
+
+
+@pytest.fixture(scope="module", params=["GR00T", "Layerwise"])
+def framework(checkout: Callable[..., Path], request: pytest.FixtureRequest) -> starvla_heads.Framework:
+    checkout(NAME)
+    return starvla_heads.build(request.param, masked=True)
+
 
 class TestHeads(starvla_heads.HeadTests):
-    NAME = "starVLA"
-
-    @pytest.fixture(scope="class", params=["GR00T", "Layerwise"])
-    def framework(self, checkout: Callable[..., Path], request: pytest.FixtureRequest) -> starvla_heads.Framework:
-        checkout(self.NAME)
-        return starvla_heads.build(request.param, masked=True)
+    NAME = NAME

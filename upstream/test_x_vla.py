@@ -9,15 +9,18 @@ import xvla_model
 
 import keystone
 
+NAME = "X-VLA"
+
+
+@pytest.fixture(scope="module")
+def model(checkout: Callable[..., Path]) -> Any:
+    checkout(NAME)
+    # "ee6d" cannot be called at this commit: its postprocess hands its parent an argument that it does not take.
+    return xvla_model.build(action_mode="auto", real_action_dim=14, max_action_dim=20)
+
 
 class TestModel(xvla_model.ModelTests):
-    NAME = "X-VLA"
-
-    @pytest.fixture(scope="class")
-    def model(self, checkout: Callable[..., Path]) -> Any:
-        checkout(self.NAME)
-        # "ee6d" cannot be called at this commit: its postprocess hands its parent an argument that it does not take.
-        return xvla_model.build(action_mode="auto", real_action_dim=14, max_action_dim=20)
+    NAME = NAME
 
     def test_space_auto_says_what_is_real(self, model: Any) -> None:
         handle = keystone.attach(model, k=4)

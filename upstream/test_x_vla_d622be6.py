@@ -9,14 +9,17 @@ import xvla_model
 
 import keystone
 
+NAME = "X-VLA-d622be6"
+
+
+@pytest.fixture(scope="module", params=["ee6d", "joint"])
+def model(checkout: Callable[..., Path], request: pytest.FixtureRequest) -> Any:
+    checkout(NAME)
+    return xvla_model.build(action_mode=request.param)
+
 
 class TestModel(xvla_model.ModelTests):
-    NAME = "X-VLA-d622be6"
-
-    @pytest.fixture(scope="class", params=["ee6d", "joint"])
-    def model(self, checkout: Callable[..., Path], request: pytest.FixtureRequest) -> Any:
-        checkout(self.NAME)
-        return xvla_model.build(action_mode=request.param)
+    NAME = NAME
 
     def test_dims_are_required(self, model: Any) -> None:
         with pytest.raises(keystone.KeystoneError, match="Missing: dims"):

@@ -38,8 +38,8 @@ def build(**settings: Any) -> Any:
     from models.modeling_xvla import XVLA
 
     config = XVLAConfig(florence_config=FLORENCE, **SMALL, **settings)
-    config.florence_config.vision_config._attn_implementation = "eager"
-    config._attn_implementation = "eager"
+    # Else newer versions of transformers ask the backbone what it supports before it is built.
+    config._attn_implementation = config.florence_config._attn_implementation = "eager"
     return spread_out(XVLA(config))
 
 
@@ -50,7 +50,7 @@ def predict(model: Any, rows: int) -> Tensor:
         image_input=torch.randn(rows, 2, 3, 32, 32, generator=generator),
         image_mask=torch.tensor([[True, False], [True, True], [True, True]])[:rows],
         domain_id=torch.arange(rows) % 3,
-        proprio=torch.randn(rows, 20, generator=generator),
+        proprio=torch.randn(rows, model.action_space.dim_action, generator=generator),
         steps=4,
     )
 

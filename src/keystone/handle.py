@@ -79,7 +79,8 @@ class Handle:
         self.on_round: Callable[[Chosen], None] | None = None
         self.sampler, self._config = adapter, config
         self._lock = threading.Lock()
-        self._spaces: dict[Any, tuple[ActionSpace | None, ActionSpace]] = {}
+        self._spaces: dict[Any, ActionSpace] = {}
+        self._completed: ActionSpace | None = None
         self._previous: Tensor | None = None
         self._warned = False
         if adapter.padded:
@@ -205,21 +206,20 @@ class Handle:
         if window is None:
             return given
         steps, dims = drawn.candidates.shape[2:]
+        if given is not self._completed:  # the caller has set another one
+            self._completed = given
+            self._spaces.clear()
         key = (window, drawn.delay, steps, dims)
-        if key not in self._spaces or self._spaces[key][0] is not given:
+        completed = self._spaces.get(key)
+        if completed is None:
             start = min(window.start + drawn.delay, steps - 1)
-            real = min(window.dims or dims, dims)
-            executed = range(start, min(start + window.steps, steps))
             space = ActionSpace() if given is None else given
-            self._spaces[key] = (
-                given,
-                replace(
-                    space,
-                    dims=real if space.dims is None else space.dims,
-                    steps=executed if space.steps is None else space.steps,
-                ),
+            completed = self._spaces[key] = replace(
+                space,
+                dims=min(window.dims or dims, dims) if space.dims is None else space.dims,
+                steps=range(start, min(start + window.steps, steps)) if space.steps is None else space.steps,
             )
-        return self._spaces[key][1]
+        return completed
 
     def _check_known(self, window: Window | None) -> None:
         """Padding outvotes what is real: where it cannot be told apart, the caller has to say."""
