@@ -27,24 +27,34 @@ ARMS = ("first", "first:temperature=0.6", "keystone:k=16")
 EPISODES = {"metaworld-mixed": (20, 5), "metaworld-mixed-diffusion": (20, 1), "pusht-mixed": (100, 5)}
 
 
-def main() -> None:
-    """Run and write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.closed_loop", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the episodes, into results/quick/")
-    parser.add_argument("--work", type=Path, default=Path("out/closed_loop"), help="where the runs are kept")
-    arguments = parser.parse_args()
-    results = RESULTS / "quick" if arguments.quick else RESULTS
+def main(quick: bool, work: Path = Path("out/closed_loop")) -> None:
+    """Run and write; the runs are kept in a folder."""
+    results = RESULTS / "quick" if quick else RESULTS
     results.mkdir(parents=True, exist_ok=True)
-    work = arguments.work / ("quick" if arguments.quick else "full")
+    work = work / ("quick" if quick else "full")
     console = Console()
-    outcomes = [outcome(name, work, arguments.quick, console) for name in EPISODES]
+    outcomes = [outcome(name, work, quick, console) for name in EPISODES]
     found = {
         "machine": describe("make bench"),
         "outcomes": outcomes,
-        "throughput": throughput(work, arguments.quick, console),
+        "throughput": throughput(work, quick, console),
+        "rows": rows(outcomes),
     }
     (results / "closed_loop.json").write_text(json.dumps(found, indent=2) + "\n")
     console.print(f"wrote {results / 'closed_loop.json'}")
+
+
+def rows(outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The time of a round relative to K = 1 by case, as `benchmarks.regression` compares it. Disturbed by neighbours."""
+    return [
+        {
+            "case": f"{outcome['policy']}, {arm['arm']}, time of a round",
+            "ratio": arm["latency_ms"] / outcome["arms"][0]["latency_ms"],
+            "better": "lower",
+        }
+        for outcome in outcomes
+        for arm in outcome["arms"][1:]
+    ]
 
 
 def settings_of(policy: str, arms: tuple[str, ...], episodes: int, repeats: int) -> Settings:
@@ -87,4 +97,8 @@ def throughput(work: Path, quick: bool, console: Console) -> list[dict[str, Any]
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.closed_loop", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the episodes, into results/quick/")
+    parser.add_argument("--work", type=Path, default=Path("out/closed_loop"), help="where the runs are kept")
+    arguments = parser.parse_args()
+    main(arguments.quick, arguments.work)

@@ -55,9 +55,31 @@ def closed_loop_table() -> str:
     return "\n".join(lines)
 
 
+def denoise_table() -> str:
+    """How much faster the shared-context paths are, from every ``denoise_*.json`` that is there."""
+    lines = ["| case | speed-up | K candidates cost, before → now | peak MiB, before → now |", "|---|---|---|---|"]
+    machine: dict[str, str] = {}
+    for path in sorted((ROOT / "benchmarks/results").glob("denoise_*.json")):
+        found = json.loads(path.read_text())
+        machine = found["machine"]
+        for row in found["rows"]:
+            cost = f"{row['authors_over_single']:.2f}× → {row['fast_over_single']:.2f}×"
+            memory = [row["peak_mib"][name] for name in ("authors", "fast")]
+            peaks = "–" if None in memory else " → ".join(f"{value:.0f}" for value in memory)
+            lines.append(f"| {row['case']} | {row['ratio']:.2f}× | {cost} | {peaks} |")
+    if not machine:
+        return "(not measured yet: `make bench`)"
+    lines += ["", f"({machine['cpu']}, Python {machine['python']}, torch {machine['torch']}, {machine['date']})"]
+    return "\n".join(lines)
+
+
+TABLES = {"select": select_table, "closed-loop": closed_loop_table, "denoise": denoise_table}
+
+
 def filled(page: str) -> str:
     """The README with every table between its markers replaced by the current one."""
-    for name, table in {"select": select_table(), "closed-loop": closed_loop_table()}.items():
+    for name, make in TABLES.items():
+        table = make()
         pattern = re.compile(f"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
         page, count = pattern.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", page)
         if count != 1:
@@ -65,6 +87,11 @@ def filled(page: str) -> str:
     return page
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Bring the README up to date."""
     readme = ROOT / "README.md"
     readme.write_text(filled(readme.read_text()))
+
+
+if __name__ == "__main__":
+    write()
