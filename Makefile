@@ -36,14 +36,11 @@ format: setup ## let ruff rewrite what it can
 test-core: ## the core on every Python from 3.10 to 3.13 that is here, with torch and numpy alone
 	@scripts/test_core.sh
 
-bench: setup ## all benchmarks; results under benchmarks/results/
-	@$(PYTHON) -m benchmarks.select_speed
-	@$(PYTHON) -m benchmarks.closed_loop
-	@$(PYTHON) -m benchmarks.readme
+bench: setup ## all benchmarks in 20 minutes; results under benchmarks/results/
+	@$(PYTHON) -m benchmarks.suite
 
-bench-quick: setup ## the same in a minute, less exactly; results under benchmarks/results/quick/
-	@$(PYTHON) -m benchmarks.select_speed --quick
-	@$(PYTHON) -m benchmarks.closed_loop --quick
+bench-quick: setup ## the same in two minutes, less exactly; results under benchmarks/results/quick/
+	@$(PYTHON) -m benchmarks.suite --quick
 
 clean: ## remove environments and caches
 	@rm -rf .venv .venvs build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/results/quick
