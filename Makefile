@@ -43,14 +43,11 @@ test-upstream: ## the adapters on other projects' own code, in KEYSTONE_UPSTREAM
 	  PYTHONPATH=src:tests:upstream $(UPSTREAM_PYTHON) -m pytest -p no:cacheprovider $(if $(RECORD),--record) $$tests || failed="$$failed $$tests"; \
 	done; if [ "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
-bench: setup ## all benchmarks; results under benchmarks/results/
-	@$(PYTHON) -m benchmarks.select_speed
-	@$(PYTHON) -m benchmarks.closed_loop
-	@$(PYTHON) -m benchmarks.readme
+bench: setup ## all benchmarks in 20 minutes; results under benchmarks/results/
+	@$(PYTHON) -m benchmarks.suite
 
-bench-quick: setup ## the same in a minute, less exactly; results under benchmarks/results/quick/
-	@$(PYTHON) -m benchmarks.select_speed --quick
-	@$(PYTHON) -m benchmarks.closed_loop --quick
+bench-quick: setup ## the same in two minutes, less exactly; results under benchmarks/results/quick/
+	@$(PYTHON) -m benchmarks.suite --quick
 
 clean: ## remove environments and caches
 	@rm -rf .venv .venvs build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/results/quick

@@ -25,18 +25,27 @@ RESULTS = Path(__file__).parent / "results"
 POLICY, ENV = "metaworld-mixed", "metaworld"
 
 
-def main() -> None:
-    """Run and write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.closed_loop", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the episodes, into results/quick/")
-    parser.add_argument("--work", type=Path, default=Path("out/closed_loop"), help="where the runs are kept")
-    arguments = parser.parse_args()
-    results = RESULTS / "quick" if arguments.quick else RESULTS
+def main(quick: bool, work: Path = Path("out/closed_loop")) -> None:
+    """Run and write; the runs are kept in a folder."""
+    results = RESULTS / "quick" if quick else RESULTS
     results.mkdir(parents=True, exist_ok=True)
     console = Console()
-    found = {"machine": describe("make bench"), "throughput": throughput(arguments.work, arguments.quick, console)}
+    speeds = throughput(work, quick, console)
+    found = {"machine": describe("make bench"), "throughput": speeds, "rows": rows(speeds)}
     (results / "closed_loop.json").write_text(json.dumps(found, indent=2) + "\n")
     console.print(f"wrote {results / 'closed_loop.json'}")
+
+
+def rows(speeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Episodes per second relative to one process at K = 1, as `benchmarks.regression` compares it. Disturbed by neighbours."""
+    return [
+        {
+            "case": f"{one['arm']}, {one['processes']} processes, episodes per second",
+            "ratio": one["per_second"] / speeds[0]["per_second"],
+            "better": "higher",
+        }
+        for one in speeds[1:]
+    ]
 
 
 def throughput(work: Path, quick: bool, console: Console) -> list[dict[str, Any]]:
@@ -58,4 +67,8 @@ def throughput(work: Path, quick: bool, console: Console) -> list[dict[str, Any]
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.closed_loop", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the episodes, into results/quick/")
+    parser.add_argument("--work", type=Path, default=Path("out/closed_loop"), help="where the runs are kept")
+    arguments = parser.parse_args()
+    main(arguments.quick, arguments.work)

@@ -1,4 +1,4 @@
-"""Writes the tables of the README from ``benchmarks/results``: ``python -m benchmarks.readme`` (part of ``make bench``)."""
+"""Writes the tables of README and docs from ``benchmarks/results``: ``python -m benchmarks.readme`` (part of ``make bench``)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+from benchmarks import fast_tables
 from keystone.reproduce.tables import markdown
 
 ROOT = Path(__file__).parents[1]
@@ -46,20 +47,54 @@ def throughput_line() -> str:
     )
 
 
-TABLES = {"select": select_table, "main": main_table, "throughput": throughput_line}
+def denoise_table() -> str:
+    """How much faster the shared-context paths are, from every ``denoise_*.json`` that is there."""
+    lines = ["| case | speed-up | K candidates cost, before → now | peak MiB, before → now |", "|---|---|---|---|"]
+    machine: dict[str, str] = {}
+    for path in sorted((ROOT / "benchmarks/results").glob("denoise_*.json")):
+        found = json.loads(path.read_text())
+        machine = found["machine"]
+        for row in found["rows"]:
+            cost = f"{row['authors_over_single']:.2f}× → {row['fast_over_single']:.2f}×"
+            memory = [row["peak_mib"][name] for name in ("authors", "fast")]
+            peaks = "–" if None in memory else " → ".join(f"{value:.0f}" for value in memory)
+            lines.append(f"| {row['case']} | {row['ratio']:.2f}× | {cost} | {peaks} |")
+    if not machine:
+        return "(not measured yet: `make bench`)"
+    lines += ["", f"({machine['cpu']}, Python {machine['python']}, torch {machine['torch']}, {machine['date']})"]
+    return "\n".join(lines)
+
+
+#: The pages with tables, and who makes each of them.
+PAGES = {
+    "README.md": {
+        "main": main_table,
+        "throughput": throughput_line,
+        "select": select_table,
+        "denoise": denoise_table,
+    },
+    "docs/study.md": {"main": main_table},
+    "docs/fast.md": {"denoise": fast_tables.denoise_table, "whole-round": fast_tables.round_table},
+}
 
 
 def filled(page: str) -> str:
-    """The README with every table between its markers replaced by the current one."""
-    for name, make in TABLES.items():
+    """A page with every table between its markers replaced by the current one."""
+    text = (ROOT / page).read_text()
+    for name, make in PAGES[page].items():
         table = make()
         pattern = re.compile(f"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
-        page, count = pattern.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", page)
+        text, count = pattern.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
         if count != 1:
-            raise SystemExit(f"README.md: expected the markers of the table {name!r} once, found them {count} times")
-    return page
+            raise SystemExit(f"{page}: expected the markers of the table {name!r} once, found them {count} times")
+    return text
+
+
+def write() -> None:
+    """Bring all pages up to date."""
+    for page in PAGES:
+        (ROOT / page).write_text(filled(page))
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(filled(readme.read_text()))
+    write()

@@ -1,7 +1,7 @@
 """``python -m benchmarks.select_speed [--quick]``: how fast, how exact, and how it grows.
 
 Writes select.json, select.md, select_scaling.png and select_scaling.svg to benchmarks/results, or with ``--quick`` a rough
-version in less time to benchmarks/results/quick.
+version in less time to benchmarks/results/quick. Interrupted, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from benchmarks.partial import Partial
 
-def main() -> None:
+
+def main(quick: bool) -> None:
     """Measure with a progress bar, then write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.select_speed", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, to benchmarks/results/quick")
-    quick = parser.parse_args().quick
-
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded, so torch and all that needs it come after
     import torch
 
@@ -27,17 +25,30 @@ def main() -> None:
     from keystone.report import style
 
     torch.set_num_threads(1)
-    results = {"machine": describe(f"{parser.prog}{' --quick' if quick else ''}"), **measure(quick)}
+    partial = Partial("select_speed", quick)
+    found = measure(quick, partial)
+    command = f"python -m benchmarks.select_speed{' --quick' if quick else ''}"
+    results = {"machine": describe(command), **found, "rows": rows(found["speedups"])}
     folder = Path(__file__).parent / "results" / ("quick" if quick else "")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "select.json").write_text(json.dumps(results, indent=1) + "\n")
     (folder / "select.md").write_text(select_report.markdown(results))
     style.save(select_report.figure(results), folder, "select_scaling")
+    partial.finish()
     print(f"wrote {folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder}/select.md")
 
 
-def measure(quick: bool) -> dict[str, list[dict[str, Any]]]:
-    """All that is measured, table by table."""
+def rows(speedups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The speed-ups by case, as `benchmarks.regression` compares them."""
+    return [
+        {"case": f"{row['cloud']}, K = {row['k']}, B = {row['batch']}, {path}", "ratio": row[path]["median"]}
+        for row in speedups
+        for path in ("compiled", "early exit", "branch-free")
+    ]
+
+
+def measure(quick: bool, partial: Partial) -> dict[str, list[dict[str, Any]]]:
+    """All that is measured, table by table; what an interrupted run measured is taken from there."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from benchmarks.select_clouds import CLOUDS
@@ -58,10 +69,13 @@ def measure(quick: bool) -> dict[str, list[dict[str, Any]]]:
         for name, calls in tables.items():
             task = progress.add_task(name.replace("_", " "), total=len(calls))
             for call, *arguments in calls:
-                results[name].append(call(*arguments, effort))
+                key = f"{name} {arguments}"
+                results[name].append(partial(key, lambda call=call, given=arguments: call(*given, effort)))
                 progress.update(task, advance=1, refresh=True)
     return results
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.select_speed", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, to benchmarks/results/quick")
+    main(parser.parse_args().quick)

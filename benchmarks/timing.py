@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 
 def interleave(
-    variants: Mapping[str, Callable[[], object]], rounds: int = 25, block_seconds: float = 0.004
+    variants: Mapping[str, Callable[[], object]], rounds: int = 25, block_seconds: float = 0.004, warm_up: int = 5
 ) -> dict[str, list[float]]:
     """CPU seconds per call of each variant, one entry per round; every round runs all variants once.
 
@@ -20,14 +20,15 @@ def interleave(
         variants: what to time, by name.
         rounds: how often.
         block_seconds: a variant is repeated within a round until about this much time has passed.
+        warm_up: calls, after the first, that find out how often.
     """
     repeats = {}
     for name, call in variants.items():
         call()
         begin = time.thread_time()
-        for _ in range(5):
+        for _ in range(warm_up):
             call()
-        repeats[name] = max(1, int(block_seconds / max((time.thread_time() - begin) / 5, 1e-7)))
+        repeats[name] = max(1, int(block_seconds / max((time.thread_time() - begin) / warm_up, 1e-7)))
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, call in variants.items():

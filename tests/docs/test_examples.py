@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import keystone
-from benchmarks.readme import filled
+from benchmarks.readme import PAGES, filled
 from keystone.sample.adapters import ADAPTERS
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/select.md", "docs/adapters.md"]
+PAGES = ["README.md", "docs/select.md", "docs/adapters.md", "docs/profile.md"]
 
 
 class Head(torch.nn.Module):
@@ -63,15 +63,21 @@ def attach_to_home_grown(policy, *args, **kwargs):
     return keystone.attach(policy, *args, **kwargs)
 
 
+def profile_home_grown(policy, *args, **kwargs):
+    return keystone.profile(policy, *args, site="sample_actions", **kwargs)
+
+
 class Keystone:
     """The `keystone` module as the examples see it."""
 
     def __getattr__(self, name):
-        return attach_to_home_grown if name == "attach" else getattr(keystone, name)
+        own = {"attach": attach_to_home_grown, "profile": profile_home_grown}
+        return own[name] if name in own else getattr(keystone, name)
 
 
 @pytest.mark.parametrize("source", list(examples()))
-def test_example_runs(source, adapters, capsys):
+def test_example_runs(source, adapters, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
     policy, batch = MyPolicy(), {"state": torch.zeros(1, 7)}
     names = {
         "keystone": Keystone(),
@@ -88,7 +94,6 @@ def test_example_runs(source, adapters, capsys):
         assert handle.last.labels.shape == (1, 4)
 
 
-def test_readme_tables_are_made_from_the_results():
-    page = (ROOT / "README.md").read_text()
-    assert filled(page) == page
-    assert "| clustering: two modes | 8 |" in page
+@pytest.mark.parametrize("page", PAGES)
+def test_tables_are_made_from_the_results(page):
+    assert filled(page) == (ROOT / page).read_text()

@@ -28,7 +28,7 @@ def test_the_largest_k_that_costs_nothing_is_found(timed):
     assert {(cost.encode, cost.select, cost.rounds) for cost in found.costs} == {(5.0, 0.0, 4)}
     assert (found.best(), found.within_tolerance(), found.within_budget()) == (8, 8, None)
     assert found.batch == 1
-    assert found.adapter == "encode/sample"
+    assert found.adapter == "encode/sample, plain path"
     assert keystone.attached(timed) is None
     text = str(found)
     assert "Largest K within 5% of K = 1: 8" in text

@@ -123,7 +123,7 @@ def profile(
         stack.enter_context(aside(place))  # the caller's random numbers stay what they would have been
         subject = Subject(handle, *round_of(policy, observation, call), place)
         watch = measure(subject, plan, journal, neighbours, progress)
-        adapter = handle.adapter
+        adapter = f"{handle.adapter}, {handle.path} path"
     found = Profile(
         name, adapter, rows, describe_device(place), versions(), fingerprint,
         costs_of(complete(plan, journal, ks), journal.peaks), meter_for(place).title, tolerance, budget_ms, journal.stopped,

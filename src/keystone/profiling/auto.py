@@ -101,9 +101,10 @@ class FirstRound:
 
         ks, stopped = _worth_trying(timed)
         rounds = [{k: timed(k) for k in ks} for _ in range(ROUNDS)]
+        name, adapter = type(self._handle.session.owner).__name__, f"{self._handle.adapter}, {self._handle.path} path"
         return Profile(
-            type(self._handle.session.owner).__name__, self._handle.adapter, batch, describe_device(device), versions(),
-            fingerprint, costs_of({(1, k): [one[k] for one in rounds] for k in ks}, {}), "not measured", stopped=stopped,
+            name, adapter, batch, describe_device(device), versions(), fingerprint,
+            costs_of({(1, k): [one[k] for one in rounds] for k in ks}, {}), "not measured", stopped=stopped,
             note="Made in the first round: of the call, only encoder, sampler and choice are in it.",
             date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         )  # fmt: skip

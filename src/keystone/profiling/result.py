@@ -80,7 +80,7 @@ class Profile:
 
     Attributes:
         policy: its name.
-        adapter: that sampled it.
+        adapter: that sampled it, and on which path (see `keystone.Handle.path`).
         batch: observations per round; None if that is not known.
         device: its name and kind.
         versions: of what takes part.

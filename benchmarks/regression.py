@@ -1,0 +1,83 @@
+"""``python -m benchmarks.regression OLD NEW [--allow 0.1]``: has anything become slower?
+
+Compares the rows of two result files by their case. What is compared are ratios that were measured within one run each, so the
+files may come from different machines, with a grain of salt. Exit code 0 if nothing is worse by more than is allowed, 1 if
+something is, or is missing in NEW; 2 if the files cannot be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Change(NamedTuple):
+    """One case in both files. ``factor`` is above 1 where the new one is better, whichever direction that is."""
+
+    case: str
+    old: float
+    new: float
+    factor: float
+
+
+def read_rows(path: Path) -> dict[str, dict[str, Any]]:
+    """The rows of a result file by case.
+
+    Raises:
+        ValueError: if it is not one.
+    """
+    try:
+        rows = json.loads(path.read_text())["rows"]
+        return {row["case"]: {**row, "ratio": float(row["ratio"])} for row in rows}
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no result file with rows of case and ratio: {error!r}") from None
+
+
+def changes(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]) -> list[Change]:
+    """The cases that both have, the worst first."""
+    found = []
+    for case in old.keys() & new.keys():
+        before, after = old[case]["ratio"], new[case]["ratio"]
+        factor = before / after if old[case].get("better") == "lower" else after / before
+        found.append(Change(case, before, after, factor))
+    return sorted(found, key=lambda change: (change.factor, change.case))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a table; an exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.regression", description=__doc__)
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--allow", type=float, default=0.1, help="how much worse a ratio may be, as a fraction")
+    given = parser.parse_args(arguments)
+    if not 0 <= given.allow < 1:
+        parser.error(f"--allow {given.allow}: expected a fraction from 0 to 1 (0.1 is ten per cent)")
+    try:
+        old, new = read_rows(given.old), read_rows(given.new)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    compared = changes(old, new)
+    if not compared:
+        print(f"{given.old} and {given.new} have no case in common", file=sys.stderr)
+        return 2
+    worse = [change for change in compared if change.factor < 1 - given.allow]
+    missing, added = sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
+    for change in compared:
+        mark = "WORSE " if change in worse else "      "
+        print(f"{mark}{change.factor:6.2f}  {change.old:8.3g} -> {change.new:8.3g}  {change.case}")
+    for case in missing:
+        print(f"MISSING in {given.new}: {case}")
+    for case in added:
+        print(f"new: {case}")
+    print(f"{len(compared)} cases, {len(worse)} worse by more than {given.allow:.0%}, {len(missing)} missing")
+    return 1 if worse or missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

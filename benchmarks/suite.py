@@ -1,0 +1,89 @@
+"""``python -m benchmarks.suite [--quick] [--only NAME …]``: all benchmarks, one after the other (``make bench``).
+
+Each runs in a process of its own and writes a JSON file with its rows to benchmarks/results, or with ``--quick`` to its folder
+``quick``; what it prints goes to out/bench. Interrupted, the same command goes on with the first that is not finished. At
+the end suite.md and the tables of the README are written from the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.partial import ROOT, WORK, Partial
+
+#: Modules of this package with a function ``main(quick)``, in the order in which they run.
+MODULES = ("select_speed", "denoise_smolvla", "denoise_pi05", "denoise_groot", "whole_round", "cost", "closed_loop")
+
+
+def run(module: str, quick: bool) -> float:
+    """Run one benchmark; seconds that it took.
+
+    Raises:
+        subprocess.CalledProcessError: if it failed.
+    """
+    log = WORK / f"{module}{'-quick' if quick else ''}.log"
+    begin = time.perf_counter()
+    with log.open("w") as file:
+        subprocess.run(
+            [sys.executable, "-m", f"benchmarks.{module}", *(["--quick"] if quick else [])],
+            cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    return time.perf_counter() - begin
+
+
+def run_all(modules: tuple[str, ...], quick: bool, console: Console) -> list[str]:
+    """Run what is not finished; the names of those that failed."""
+    finished = Partial("suite", quick)
+    failed = []
+    columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # redrawn rarely, because a thread that redraws takes a little of what is timed
+    with Progress(*columns, console=console, refresh_per_second=0.5) as bar:
+        task = bar.add_task("", total=len(modules))
+        for module in modules:
+            bar.update(task, description=module)
+            try:
+                known = module in finished
+                seconds = finished(module, lambda module=module: run(module, quick))
+                console.print(f"{module}: {'finished before' if known else 'done'} ({seconds:.0f} s)")
+            except subprocess.CalledProcessError:
+                failed.append(module)
+                console.print(f"{module}: failed, see {WORK / module}{'-quick' if quick else ''}.log", style="bold red")
+            bar.advance(task)
+    if not failed:
+        finished.finish()
+    return failed
+
+
+def main() -> int:
+    """Run, then write the pages; an exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.suite", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="a rough version in two minutes, to benchmarks/results/quick"
+    )
+    parser.add_argument("--only", nargs="+", choices=MODULES, default=MODULES, metavar="NAME", help="only these")
+    arguments = parser.parse_args()
+    console = Console()
+    try:
+        failed = run_all(tuple(arguments.only), arguments.quick, console)
+    except KeyboardInterrupt:
+        console.print("stopped: run the same command again to go on from here", style="bold yellow")
+        return 130
+    from benchmarks import readme, suite_report
+
+    folder = Path(__file__).parent / "results" / ("quick" if arguments.quick else "")
+    console.print(f"wrote {suite_report.write(folder)}")
+    if not arguments.quick:
+        readme.write()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

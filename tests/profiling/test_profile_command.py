@@ -1,0 +1,131 @@
+"""`keystone profile` as a user runs it, with other clients in processes of their own."""
+
+import json
+import threading
+
+import pytest
+from PIL import Image
+
+from keystone import KeystoneError
+from keystone.cli import main
+from keystone.profiling import Cost, Profile
+from keystone.profiling.measure import OutOfMemory
+from keystone.profiling.neighbours import Processes, serve
+from keystone.report.cost import draw_cost
+from toy import save_random_flow
+
+pytestmark = pytest.mark.xdist_group("commands")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return str(save_random_flow(tmp_path_factory.mktemp("policies") / "toy"))
+
+
+def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored):
+    arguments = ["profile", policy, "--k", "2", "4", "--rounds", "3", "--batch", "2", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "batch 2" in printed
+    assert "Largest K within 5% of K = 1" in printed
+    found = Profile.from_dict(json.loads((tmp_path / "profile.json").read_text()))
+    assert [(cost.k, cost.rounds) for cost in found.costs] == [(1, 3), (2, 3), (4, 3)]
+    assert all(0 < cost.median <= cost.p99 and cost.peak > 10 for cost in found.costs)
+    assert str(found) in (tmp_path / "profile.md").read_text()
+    with Image.open(tmp_path / "profile.png") as image:
+        assert image.width > 800
+    assert (tmp_path / "profile.svg").read_text().count("<svg") == 1
+    assert len(list(stored.glob("*.json"))) == 1
+    assert main(arguments) == 0  # everything is there: nothing is measured a second time
+    assert Profile.from_dict(json.loads((tmp_path / "profile.json").read_text())).costs == found.costs
+
+
+def test_an_interruption_says_how_to_go_on(policy, tmp_path, capsys, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keystone.profiling.api.measure", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        main(["profile", policy, "--k", "2", "--out", str(tmp_path)])
+    assert stop.value.code == 130
+    assert "run the same command again" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--k", "1"], "numbers of candidates to compare with K = 1"),
+        (["--rounds", "0"], "rounds=0"),
+        (["--budget-ms", "-3"], "budget_ms=-3"),
+        (["--device", "nvidia"], "device 'nvidia' cannot be used"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_one_line(arguments, message, policy, tmp_path, capsys):
+    assert main(["profile", policy, *arguments, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_other_clients_are_processes_and_k_is_told_with_and_without_them(policy, tmp_path, capsys):
+    assert main(["profile", policy, "--k", "4", "--rounds", "2", "--concurrent", "2", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "one client alone:" in printed
+    assert "2 clients on the device:" in printed
+    assert "With 2 clients on the device K " in printed
+    found = Profile.from_dict(json.loads((tmp_path / "profile.json").read_text()))
+    assert found.clients == (1, 2)
+    assert [cost.k for cost in found.of(2)] == [1, 4]
+
+
+def test_a_client_that_cannot_start_is_an_error_with_its_reason(tmp_path):
+    with (
+        Processes(1, str(tmp_path / "nowhere"), None, 1, threads=1) as clients,
+        pytest.raises(KeystoneError, match="there is no policy"),
+    ):
+        clients.run(2)
+
+
+class Wire:
+    """The orders of a test for one client, each given when the one before is answered, and its answers."""
+
+    def __init__(self, *orders):
+        self.orders, self.answers, self._answered = orders, [], threading.Semaphore(1)
+
+    def __iter__(self):
+        for order in self.orders:
+            self._answered.acquire()
+            yield f"{order}\n"
+        self._answered.acquire()
+
+    def write(self, text):
+        self.answers.append(text.strip())
+
+    def flush(self):
+        self._answered.release()
+
+
+def test_a_client_makes_rounds_as_ordered_and_says_when_memory_ends(policy, monkeypatch):
+    def out_of_memory(self, context, noise):
+        if len(noise) > 4:
+            raise OutOfMemory
+        return noise
+
+    monkeypatch.setattr("keystone.policies.flow.FlowPolicy.sample", out_of_memory)
+    wire = Wire(0, 2, 8, 4)
+    serve({"policy": policy, "device": None, "batch": 1, "threads": 1}, wire, wire)
+    said = [answer.removeprefix("keystone-neighbour ") for answer in wire.answers]
+    assert said == ["ready", "ready", "out of memory", "ready"]
+
+
+def test_the_figure_of_several_clients_and_of_memory_that_was_not_measured(tmp_path):
+    costs = tuple(
+        Cost(k, clients, 9, k * clients, k * clients, 2 * k * clients, 0.5, k - 0.5, 0.1, 0.0, ratio=float(k))
+        for clients in (1, 3)
+        for k in (1, 4, 8)
+    )
+    figure = draw_cost(Profile("mine", "site", 1, "cpu", {}, "", costs, "not measured", budget_ms=5.0))
+    left, right = figure.axes
+    labels = [text.get_text() for text in left.get_legend().get_texts()]
+    assert "3 clients, median" in labels
+    assert "budget" in labels
+    assert [text.get_text() for text in right.texts] == ["not measured"]
+    assert [tick.get_text() for tick in left.get_xticklabels() if tick.get_fontweight() == "bold"] == ["4"]
