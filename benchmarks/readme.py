@@ -1,4 +1,4 @@
-"""Writes the tables of README and docs from ``benchmarks/results``: ``python -m benchmarks.readme`` (part of ``make bench``)."""
+"""Writes the tables of README and docs from ``benchmarks/results``: ``python -m benchmarks.readme`` (part of make bench)."""
 
 from __future__ import annotations
 

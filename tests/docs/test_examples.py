@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import keystone
-from benchmarks.readme import PAGES, filled
+from benchmarks import readme
 from keystone.sample.adapters import ADAPTERS
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +94,6 @@ def test_example_runs(source, adapters, capsys, tmp_path, monkeypatch):
         assert handle.last.labels.shape == (1, 4)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", readme.PAGES)
 def test_tables_are_made_from_the_results(page):
-    assert filled(page) == (ROOT / page).read_text()
+    assert readme.filled(page) == (ROOT / page).read_text()
