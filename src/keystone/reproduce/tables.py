@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keystone.compare.comparison import Rate
+from keystone.options import RECOMMENDED_RULE as OURS
+from keystone.options import RECOMMENDED_TEMPERATURE as COOL
 from keystone.reproduce.analysis import ArmResult, Difference, WorkloadResult
-from keystone.reproduce.experiment import COOL, OURS, Experiment
+from keystone.reproduce.experiment import Experiment
 
 PAPER_ARM, OUR_ARM = "keystone:k=16", f"{OURS}:k=16,temperature={COOL}"
 
