@@ -62,8 +62,8 @@ MAIN = Experiment(
         Section("ours", (f"{OURS}:k=16", f"{OURS}:k=16,temperature={COOL}", f"{OURS}:k=4", f"{OURS}:k=4,temperature={COOL}")),
     ),
     (
-        "metaworld-mixed", "metaworld-noisy", "pusht", "metaworld-clean", "metaworld-undertrained", "metaworld-misled",
-        "diffusion",
+        "metaworld-mixed", "metaworld-noisy", "metaworld-clean", "pusht", "diffusion", "metaworld-easy",
+        "metaworld-undertrained", "metaworld-misled",
     ),
 )  # fmt: skip
 

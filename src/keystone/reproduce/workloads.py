@@ -74,8 +74,12 @@ WORKLOADS: dict[str, Workload] = {
             "Initial states that no rule or setting was chosen on. Demonstrations push the T round either way.",
         ),
         Workload(
-            "metaworld-clean", "Meta-World, clean (saturating)", "metaworld-held-out-clean", "metaworld", 12, 2,
+            "metaworld-clean", "Meta-World, clean", "metaworld-held-out-clean", "metaworld", 12, 2,
             f"{HELD_OUT} Demonstrated with a steady hand.",
+        ),
+        Workload(
+            "metaworld-easy", "Meta-World, saturated", "metaworld-easy-clean", "metaworld", 12, 2,
+            "Six easy tasks that no rule or setting was chosen on, demonstrated with a steady hand.",
         ),
         Workload(
             "metaworld-undertrained", "Meta-World, undertrained", "metaworld-held-out-undertrained", "metaworld", 12, 2,
