@@ -67,6 +67,7 @@ def test_stock_server_and_client(openpi):
     from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
     policy = choosing(tiny.libero_policy(tiny.jax_model(pi05=True)), k=K, execute=5)
+    policy.infer(tiny.observation())  # compiles, which may take longer than a websocket waits for a sign of life
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
