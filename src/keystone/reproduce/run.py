@@ -55,7 +55,7 @@ def reproduce(
 def _roll_out(
     experiment: Experiment, workload: Workload, folder: Path, executor: Executor, console: Console
 ) -> WorkloadResult:
-    settings = workload.settings(tuple(experiment.arms(workload.name)), experiment.states, experiment.repeats)
+    settings = workload.settings(tuple(experiment.arms(workload.name)), experiment.repeats)
     evaluate(settings, folder, executor, console)
     with Store(folder) as store:
         rows = [row for row in store.episodes() if settings.asks_for(row.task, row.repeat, row.episode)]

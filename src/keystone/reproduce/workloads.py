@@ -37,13 +37,13 @@ class Workload:
     about: str
     tasks: tuple[str, ...] = ()
 
-    def settings(self, arms: tuple[str, ...], states: int | None = None, repeats: int | None = None) -> Settings:
-        """The evaluation of some arms, on at most so many initial states and repeats; None is all."""
+    def settings(self, arms: tuple[str, ...], repeats: int | None = None) -> Settings:
+        """The evaluation of some arms, at most so many repeats of them; None is all."""
         return Settings(
             policy=self.policy,
             env=self.env,
             tasks=self.tasks or trained_on(self.policy),
-            episodes=min(self.states, states or self.states),
+            episodes=self.states,
             repeats=min(self.repeats, repeats or self.repeats),
             arms=tuple(Arm.parse(arm) for arm in arms),
             seed=SEED,
@@ -78,7 +78,7 @@ WORKLOADS: dict[str, Workload] = {
             f"{HELD_OUT} Demonstrated with a steady hand.",
         ),
         Workload(
-            "metaworld-easy", "Meta-World, saturated", "metaworld-easy-clean", "metaworld", 12, 2,
+            "metaworld-easy", "Meta-World, saturated", "metaworld-easy-clean", "metaworld", 12, 1,
             "Six easy tasks that no rule or setting was chosen on, demonstrated with a steady hand.",
         ),
         Workload(
