@@ -42,6 +42,13 @@ def test_a_stored_profile_is_used(timed, caplog):
     assert "a stored profile" in caplog.text
 
 
+def test_a_policy_that_waits_for_its_k_can_be_profiled(timed):
+    handle = keystone.attach(timed, k="auto")
+    assert keystone.profile(timed, OBSERVATION, k=(8, 16), rounds=2, budget_ms=40).best() == 16
+    timed(OBSERVATION)
+    assert handle.k == 16
+
+
 def test_a_profile_holds_for_the_same_policy_device_and_batch_only(timed, clock, stored):
     keystone.profile(timed, OBSERVATION, k=(4,), rounds=2)
     keystone.profile(timed, torch.zeros(2, 2), k=(4,), rounds=2)

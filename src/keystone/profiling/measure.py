@@ -91,12 +91,13 @@ def measure(
         progress: is told how many measurements are there, and how many there will be.
     """
     watch = Watch(subject.handle, clock_for(subject.device))
-    before = subject.handle.k
+    before, tuner = subject.handle.k, subject.handle.session.tuner
     try:
         with watch.watching(), torch.no_grad():
             _measure(subject, plan, journal, neighbours, progress, watch)
     finally:
         subject.handle.k = before
+        subject.handle.session.tuner = tuner  # setting K had ended k="auto"
         if neighbours is not None:
             neighbours.run(0)
     return watch

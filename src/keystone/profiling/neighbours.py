@@ -38,8 +38,8 @@ class Processes:
         for _ in range(self._count):
             errors = tempfile.TemporaryFile("w+")
             process = subprocess.Popen(  # noqa: S603 (ourselves)
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            )  # in a session of its own: Ctrl-C is for the one that measures, and ends the others with it
             self._errors.append(errors)
             self._processes.append(process)
         return self
@@ -48,7 +48,7 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for process in self._processes:
-            with contextlib.suppress(OSError):  # it has ended already
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # it has ended already; it does not end
                 process.communicate(timeout=30)
             process.kill()
             process.wait()
