@@ -94,10 +94,16 @@ def test_bfloat16(name: str) -> None:
 
 
 @named(["pi05", "smolvla"])
-def test_autocast_falls_back(name: str, policy: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_autocast(name: str, policy: Any) -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        finding = prove(policy, name, POLICIES[name].batch())
-    assert (finding.path == "plain") == ("the fast path is not used" in caplog.text)
+        assert prove(policy, name, ragged(name, 3)).path == "fast"
+
+
+@named(["pi05", "smolvla"])
+def test_autocast_after_the_first_round(name: str, policy: Any) -> None:
+    settled(policy, name, k=3, rows=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert POLICIES[name].predict(policy, ragged(name, 2)).isfinite().all()
 
 
 @named(NAMES)

@@ -68,7 +68,8 @@ class Context(NamedTuple):
 
 def bias_of(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """What to add to scores so that only visible keys count; finite, so that a row without any gives no NaN."""
-    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(~visible, torch.finfo(dtype).min)
+    hidden = max(-1e30, torch.finfo(dtype).min)
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(~visible, hidden)
 
 
 def fold(queries: Tensor, key_heads: int) -> Tensor:
@@ -90,7 +91,7 @@ def unfold(output: Tensor, length: int) -> Tensor:
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, scale: float, bias: Tensor | None = None) -> Attended:
-    """Plain attention that also tells its weight.
+    """Plain attention that also tells its weight, in the type of the queries (which autocast may have made a coarser one).
 
     Args:
         queries: (B, N, L, D).
@@ -99,6 +100,8 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, scale: float, bias: Te
         scale: factor on the scores.
         bias: added to the scores; broadcasts to (B, N, L, M).
     """
+    keys, values = keys.to(queries.dtype), values.to(queries.dtype)
+    bias = None if bias is None else bias.to(queries.dtype)
     needs_gradient = torch.is_grad_enabled() and any(part.requires_grad for part in (queries, keys, values))
     # The fused kernel has no gradient for the log-sum-exp: guided sampling, which needs one, does without it.
     if _fused_on_cpu is not None and queries.device.type == "cpu" and not needs_gradient:
