@@ -35,9 +35,10 @@ def predict(model: Any, rows: int) -> Tensor:
     return model.get_action(groot_head.inputs(rows))["action_pred"]
 
 
+@pytest.mark.parametrize("path", ["plain", "fast"])
 @pytest.mark.parametrize(("rows", "k"), [(1, 4), (1, 16), (3, 4)])
-def test_candidates_are_single_calls(model: Any, record: Callable[..., None], rows: int, k: int) -> None:
-    found = contract.largest_difference(model, partial(predict, model, rows), k, space=groot_head.REAL)
+def test_candidates_are_single_calls(model: Any, record: Callable[..., None], rows: int, k: int, path: str) -> None:
+    found = contract.largest_difference(model, partial(predict, model, rows), k, path, space=groot_head.REAL)
     record(NAME, "candidates", found)
     assert found < 1e-5
 

@@ -32,13 +32,14 @@ def recorded_noise() -> Iterator[list[Tensor]]:
         session_module.initial_noise = initial_noise
 
 
-def largest_difference(policy: Any, predict: Predict, k: int, **options: Any) -> float:
+def largest_difference(policy: Any, predict: Predict, k: int, path: str = "plain", **options: Any) -> float:
     """Between the K candidates of a round and K calls of the policy alone, each given the noise of one candidate.
 
-    Also: what comes out is the candidate that was chosen, no two candidates are alike, and the self-check agrees.
+    Also: what comes out is the candidate that was chosen, no two candidates are alike, and the self-check agrees, on the path
+    that was expected.
     """
     rounds: list[Chosen] = []
-    handle = keystone.attach(policy, k=k, seed=7, check="all", **options)
+    handle = keystone.attach(policy, k=k, seed=7, check="all", fast=path == "fast", **options)
     handle.on_round = rounds.append
     try:
         with recorded_noise() as noises:
@@ -49,6 +50,7 @@ def largest_difference(policy: Any, predict: Predict, k: int, **options: Any) ->
     batch = done.candidates.shape[0]
     assert done.candidates.shape[1] == k
     assert handle.session.finding.compared == k
+    assert handle.path == path
     assert torch.equal(chunk, done.candidates[torch.arange(batch), torch.as_tensor(done.selection.index)])
     spread = (done.candidates[:, :, None] - done.candidates[:, None]).abs().flatten(3).amax(3)
     assert (spread + torch.eye(k)).min() > 1e-3, "two candidates are alike"

@@ -261,7 +261,7 @@ def two_ways(head: Any, noise: Tensor, *_: Any, **__: Any) -> Tensor:
 
 def test_padding_outvotes_what_is_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """56 real and 408 padded numbers, K = 16: counted with the padding, a choice is hardly better than one sample."""
-    monkeypatch.setattr("keystone.sample.adapters.isaac_groot.denoise", two_ways)
+    monkeypatch.setattr("keystone.sample.adapters.groot.denoise", two_ways)
     torch.manual_seed(0)
     model = groot_like.Model(TwoWays()).eval()
 
