@@ -61,7 +61,7 @@ MAIN = Experiment(
     ),
     (
         "metaworld-mixed", "metaworld-noisy", "metaworld-clean", "pusht", "diffusion", "metaworld-easy",
-        "metaworld-undertrained", "metaworld-misled",
+        "metaworld-undertrained", "metaworld-misled", "metaworld-untaught",
     ),
 )  # fmt: skip
 
