@@ -88,7 +88,7 @@ WORKLOADS: dict[str, Workload] = {
         ),
         Workload(
             "metaworld-misled", "Meta-World, mostly misjudged", "metaworld-misled", "metaworld", 12, 2,
-            "In 65 % of the stretches the hand aims 4 cm to one side. Meant as a case in which the larger mode is the wrong one, "
+            "In 65 % of the stretches the hand aims 4 cm to one side. Meant as a case in which the larger mode is wrong, "
             "but only demonstrations that succeed in the end are kept, so that it is not that wrong. The tasks that rules were "
             "chosen on, other initial states.",
         ),
