@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import keystone
 from keystone.sample.check import TOLERANCES
+from keystone.sample.session import Session
+from keystone.sample.shared.dit import run_blocks
 from tiny import POLICIES
 from tiny.common import patched, seeded, sharpen
 
@@ -99,6 +101,18 @@ def test_unknown_network_runs_as_it_is(policy: Any) -> None:
     finally:
         network.__class__ = known
     assert handle.path == "plain"
+
+
+def test_step_is_one_graph_for_the_compiler(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    traced: list[Any] = []
+
+    def trace(session: Session, function: Any) -> Any:
+        traced.append(function)
+        return torch.compile(function, backend="eager", fullgraph=True)
+
+    monkeypatch.setattr(Session, "step", trace)
+    assert_fast(policy, GROOT.batch(3), 4)
+    assert traced == [run_blocks]
 
 
 def test_what_the_candidates_share_is_computed_once(policy: Any) -> None:

@@ -1,5 +1,6 @@
 """Denoising K candidates on a context that none of them owns: what the fast paths of different policies have in common.
 
 `attention` has the mathematics, `layer` a decoder layer on top of it, `rounds` what is computed once in a round; `smolvla` and
-`gemma` are the action experts of SmolVLA and of π0 and π0.5.
+`gemma` are the action experts of SmolVLA and of π0 and π0.5. `dit` is the transformer of GR00T and StarVLA, which looks at the
+context and at its own tokens in turns, and `cross_attention` its attention.
 """
