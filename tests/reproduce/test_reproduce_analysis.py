@@ -8,7 +8,7 @@ from keystone.evaluate.store import EpisodeRow
 from keystone.reproduce.analysis import analyse
 from keystone.reproduce.experiment import EXPERIMENTS, Experiment, Section
 from keystone.reproduce.tables import LEGEND, by_task, details, overview, points
-from keystone.reproduce.workloads import WORKLOADS, Workload
+from keystone.reproduce.workloads import CHOOSING, WORKLOADS, Workload
 
 ARMS = ("first", "first:temperature=0.6", "keystone:k=16", "core-mean:k=16", "core-mean:k=16,temperature=0.8")
 EXPERIMENT = Experiment("main", "A test", (Section("one", ARMS[:2]), Section("many", ARMS[2:])), ())
@@ -89,7 +89,10 @@ def test_what_is_reported_was_not_chosen_on():
         tasks = set(trained_on(WORKLOADS[name].policy))
         assert len(tasks) >= 6
         assert not tasks & chosen_on
-    assert all(one.settings(("first",)).seed != 0 for one in WORKLOADS.values())
+    for experiment in (EXPERIMENTS["main"], EXPERIMENTS["ablations"]):
+        assert all(WORKLOADS[name].settings(("first",)).seed != CHOOSING for name in experiment.workloads)
+    for name in EXPERIMENTS["choosing"].workloads:
+        assert WORKLOADS[name].settings(("first",)).seed == CHOOSING
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)

@@ -107,4 +107,31 @@ ABLATIONS = Experiment(
     repeats=1,
 )  # fmt: skip
 
-EXPERIMENTS: dict[str, Experiment] = {one.name: one for one in (MAIN, ABLATIONS)}
+CHOOSING = Experiment(
+    "choosing",
+    "What rules and settings were chosen on",
+    (
+        BASELINE,
+        Section("the paper's rule, and the mean of all", ("keystone", "mean")),
+        *(
+            Section(
+                f"`{rule}`",
+                (f"{rule}:k=16", f"{rule}:k=16,temperature=0.6", f"{rule}:k=4", f"{rule}:k=4,temperature=0.6", *more),
+            )
+            for rule, more in (
+                ("trimmed-mean", ()),
+                ("cluster-mean", ()),
+                (
+                    "core-mean",
+                    (
+                        "core-mean:k=16,temperature=0.8", "core-mean:k=4,temperature=0.8", "core-mean:share=0.25",
+                        "core-mean:share=0.75",
+                    ),
+                ),
+            )
+        ),
+    ),
+    ("choosing-metaworld", "choosing-pusht"),
+)  # fmt: skip
+
+EXPERIMENTS: dict[str, Experiment] = {one.name: one for one in (MAIN, ABLATIONS, CHOOSING)}
