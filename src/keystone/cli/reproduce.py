@@ -21,7 +21,7 @@ def run(
     """The paper's experiments, on the policies that come with KeyStone; writes Markdown, JSON and figures.
 
     main: one sample, cooler samples, the paper's rule and ours on nine workloads, up to five repeats. ablations: the paper's
-    rule with its parts changed, the peers' rules, rules that average, and cooler samples. choosing: what our rule was chosen on.
+    rule with its parts changed, the peers' rules, rules that average, and cooler samples. choosing: what our rule is from.
     figure1: the candidates of a round, each executed to the end. figure2: latency and memory against K. Interrupted, the same
     command goes on where it was.
 
