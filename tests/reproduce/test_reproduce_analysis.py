@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from keystone.evaluate.store import EpisodeRow
-from keystone.reproduce.analysis import analyse
+from keystone.reproduce.analysis import Difference, analyse
 from keystone.reproduce.experiment import EXPERIMENTS, Experiment, Section
 from keystone.reproduce.tables import LEGEND, by_task, details, overview, points
 from keystone.reproduce.workloads import CHOOSING, WORKLOADS, Workload
@@ -44,7 +44,8 @@ def test_every_arm_is_compared_with_one_sample_and_with_the_best_that_costs_noth
     assert ours.to_control.value == pytest.approx(0.3)
     assert ours.to_control.clear
     assert ours.to_control.interval[0] > 0
-    assert ours.latency == pytest.approx(4.0)
+    assert ours.to_paper.value == pytest.approx(0.4)
+    assert paper.to_paper is None
     assert ours.by_task == {"a": 0.9, "b": 0.9}
     assert ours.rate.episodes == 80
     assert ours.rate.states == 40
@@ -85,12 +86,14 @@ def test_what_is_reported_was_not_chosen_on():
 
     chosen_on = set(trained_on("metaworld-mixed"))
     assert {one.policy for one in WORKLOADS.values()} <= set(shipped_policies())
-    for name in ("metaworld-mixed", "metaworld-noisy", "metaworld-clean", "metaworld-undertrained"):
+    for name in ("metaworld-mixed", "metaworld-noisy", "metaworld-clean", "metaworld-undertrained", "metaworld-easy"):
         tasks = set(trained_on(WORKLOADS[name].policy))
         assert len(tasks) >= 6
         assert not tasks & chosen_on
     for experiment in (EXPERIMENTS["main"], EXPERIMENTS["ablations"]):
         assert all(WORKLOADS[name].settings(("first",)).seed != CHOOSING for name in experiment.workloads)
+    for name in EXPERIMENTS["confirm"].workloads:
+        assert WORKLOADS[name].seed not in (CHOOSING, WORKLOADS["pusht"].seed)
     for name in EXPERIMENTS["choosing"].workloads:
         assert WORKLOADS[name].settings(("first",)).seed == CHOOSING
 
@@ -107,3 +110,8 @@ def test_experiments_name_what_there_is(experiment):
 def test_arms_may_be_for_some_workloads_only():
     assert "core-mean:k=16,gripper=3" in EXPERIMENTS["ablations"].arms("metaworld-mixed")
     assert "core-mean:k=16,gripper=3" not in EXPERIMENTS["ablations"].arms("pusht")
+
+
+def test_what_holm_takes_back_is_not_bold():
+    assert points(Difference(0.1, (0.02, 0.18), 0.01, 0.02)).startswith("**")
+    assert not points(Difference(0.1, (0.02, 0.18), 0.02, 0.2)).startswith("**")

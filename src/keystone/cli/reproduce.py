@@ -11,7 +11,9 @@ from keystone.errors import KeystoneError, nearest_name
 
 
 def run(
-    experiment: Annotated[Literal["main", "ablations", "choosing", "figure1", "figure2"], tyro.conf.Positional],
+    experiment: Annotated[
+        Literal["main", "ablations", "choosing", "confirm", "figure1", "figure2"], tyro.conf.Positional
+    ],
     quick: bool = False,
     out: Path = Path("out/reproduce"),
     workloads: tuple[str, ...] = (),
@@ -21,15 +23,15 @@ def run(
     """The paper's experiments, on the policies that come with KeyStone; writes Markdown, JSON and figures.
 
     main: one sample, cooler samples, the paper's rule and ours on nine workloads, up to five repeats. ablations: the paper's
-    rule with its parts changed, the peers' rules, rules that average, and cooler samples. choosing: what our rule is from.
-    figure1: the candidates of a round, each executed to the end. figure2: latency and memory against K. Interrupted, the same
-    command goes on where it was.
+    rule with its parts changed, the peers' rules, rules that average, and cooler samples. choosing: what our rule was chosen
+    on. confirm: that rule on fresh states. figure1: the candidates of a round, each executed to the end. figure2: latency and
+    memory against K. Interrupted, the same command goes on where it was.
 
     Args:
         experiment: which.
         quick: a few episodes of everything, in a minute or two, to see that it works; nothing can be concluded from them.
         out: folder; a quick run is in `quick` in it.
-        workloads: some of the experiment's, for main, ablations and choosing; default all.
+        workloads: some of the experiment's, but not for figures; default all.
         workers: processes on this machine, or shards at a time on Ray.
         ray: run on a Ray cluster: "auto", "local" or an address.
     """
@@ -52,11 +54,11 @@ def run(
                     raise KeystoneError(
                         f"{experiment} has no workload {name!r}: {nearest_name(name, chosen.workloads)}"
                     )
-            reproduce(chosen, out, executor, console, workloads or chosen.workloads, quick)
-            console.print(f"Written: {out / experiment}.md and .json")
+            path = reproduce(chosen, out, executor, console, workloads or chosen.workloads, quick)
+            console.print(f"Written: {path} and {path.stem}.json")
             return
         if workloads:
-            raise KeystoneError(f"--workloads is for main, ablations and choosing: {experiment} has one of its own")
+            raise KeystoneError(f"--workloads is not for figures: {experiment} has one of its own")
         first = experiment == "figure1"
         paths = draw_figure1(out, executor, console, quick) if first else draw_figure2(out, console, quick)
         console.print("Written: " + ", ".join(str(path) for path in paths))

@@ -43,20 +43,17 @@ def draw_outcomes(record: RoundRecord, branches: Branches, title: str = "") -> F
     return figure
 
 
-def draw_by_rank(rates: NDArray[np.float64], intervals: NDArray[np.float64], chosen: float, rounds: int) -> Figure:
+def draw_by_rank(rates: NDArray[np.float64], chosen: float, rounds: int) -> Figure:
     """How often candidates led to success, from the middle of their round to its edge.
 
     Args:
         rates: (G,) of groups of equal size, the nearest to the medoid first; shares.
-        intervals: (G, 2).
         chosen: rate of the candidates that were chosen.
         rounds: over how many it was counted.
     """
     figure, (ax,) = new_figure(5.2, 3.6)
     places = np.arange(len(rates))
-    errors = np.abs(100 * intervals - 100 * rates[:, None]).T
     ax.bar(places, 100 * rates, color=SUCCESS, width=0.66)
-    ax.errorbar(places, 100 * rates, yerr=errors, fmt="none", ecolor=INK, elinewidth=1.2, capsize=4)
     ax.axhline(100 * chosen, color=INK, linewidth=1.0, linestyle="--")
     ax.annotate(f"chosen: {100 * chosen:.0f} %", (places[-1] + 0.4, 100 * chosen), ha="right", va="bottom", color=INK)
     ax.set_xticks(places, ["nearest the medoid", *[""] * (len(rates) - 2), "farthest"])

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from keystone.compare.comparison import Rate, compare, rate_of
+from keystone.compare.comparison import ALPHA, Rate, compare, rate_of
 from keystone.compare.multiple import holm
 from keystone.compare.outcomes import Outcomes
 from keystone.compare.read_run import outcomes_of
 from keystone.evaluate.store import EpisodeRow
-from keystone.reproduce.experiment import COOLER, Experiment
+from keystone.reproduce.experiment import COOLER, PAPER, Experiment
 from keystone.reproduce.workloads import Workload
 
 
@@ -27,8 +27,8 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """The interval does not contain zero."""
-        return self.interval[0] > 0 or self.interval[1] < 0
+        """The interval does not contain zero, and the exact test agrees after Holm's correction for the workload's arms."""
+        return (self.interval[0] > 0 or self.interval[1] < 0) and self.p_holm < ALPHA
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ArmResult:
         by_task: rate of each task.
         to_first: difference to one sample as the policy draws it; None for that arm itself.
         to_control: difference to the best of the arms that cost nothing; None for these.
-        latency: median time of a round, relative to the first arm's.
+        to_paper: difference to the paper's rule at K = 16; None for that and for the arms that cost nothing.
     """
 
     arm: str
@@ -51,7 +51,7 @@ class ArmResult:
     by_task: dict[str, float]
     to_first: Difference | None
     to_control: Difference | None
-    latency: float | None
+    to_paper: Difference | None
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def analyse(experiment: Experiment, workload: Workload, rows: Sequence[EpisodeRo
     control = max(free, key=lambda arm: rates[arm].rate)
     to_first = _differences(outcomes, arms[0], [arm for arm in arms if arm != arms[0]])
     to_control = _differences(outcomes, control, [arm for arm in arms if arm not in free])
-    first = outcomes[arms[0]].time
+    to_paper = _differences(outcomes, PAPER, [arm for arm in arms if arm not in (*free, PAPER)])
     return WorkloadResult(
         workload=workload,
         tasks=outcomes[arms[0]].tasks,
@@ -103,7 +103,7 @@ def analyse(experiment: Experiment, workload: Workload, rows: Sequence[EpisodeRo
                 by_task=_by_task(one),
                 to_first=to_first.get(arm),
                 to_control=to_control.get(arm),
-                latency=one.time[1] / first[1] if one.time and first else None,
+                to_paper=to_paper.get(arm),
             )
             for arm, one in outcomes.items()
         ),

@@ -13,15 +13,15 @@ from keystone.evaluate.run import evaluate, versions
 from keystone.evaluate.store import Store
 from keystone.files import written_whole
 from keystone.reproduce.analysis import WorkloadResult, analyse
-from keystone.reproduce.experiment import MAIN, Experiment
-from keystone.reproduce.tables import LEGEND, OUR_ARM, PAPER_ARM, by_task, details, markdown, overview
+from keystone.reproduce.experiment import CONFIRM, MAIN, PAPER, Experiment
+from keystone.reproduce.tables import LEGEND, OUR_ARM, by_task, details, markdown, overview
 from keystone.reproduce.workloads import WORKLOADS, Workload
 
 
 def reproduce(
     experiment: Experiment, out: Path, executor: Executor, console: Console, workloads: Sequence[str], quick: bool
-) -> list[WorkloadResult]:
-    """Roll out what is missing, and write ``NAME.json`` and ``NAME.md``.
+) -> Path:
+    """Roll out what is missing, and write ``NAME.json`` and ``NAME.md``, or ``NAME-WORKLOADS…`` for some workloads only.
 
     All experiments share the runs in ``out/runs``, so that what one has rolled out the next need not; what a run consists
     of is stored with it. Interrupted at any moment, the same call goes on.
@@ -33,23 +33,31 @@ def reproduce(
         console: for progress.
         workloads: names.
         quick: a little of everything, to see that it works; in folders of its own.
+
+    Returns:
+        The path of the page.
     """
     results = []
-    for name in workloads:
-        workload = WORKLOADS[name].quick() if quick else WORKLOADS[name]
-        results.append(_roll_out(experiment, workload, out / "runs" / name, executor, console))
+    for one in workloads:
+        workload = WORKLOADS[one].quick() if quick else WORKLOADS[one]
+        results.append(_roll_out(experiment, workload, out / "runs" / one, executor, console))
+    some = (
+        tuple(workloads) != experiment.workloads
+    )  # then it is no whole experiment, and must not take the place of one
     command = f"keystone reproduce {experiment.name}" + (" --quick" if quick else "")
+    command += f" --workloads {' '.join(workloads)}" if some else ""
+    name = "-".join([experiment.name, *workloads]) if some else experiment.name
     found = {
         "command": command,
         "versions": versions(),
         "quick": quick,
-        "overview": overview(results) if experiment is MAIN else None,
+        "overview": overview(results) if experiment in (MAIN, CONFIRM) else None,
         "legend": LEGEND,
         "workloads": [result.as_dict() for result in results],
     }
-    write(out / f"{experiment.name}.json", json.dumps(found, indent=2) + "\n")
-    write(out / f"{experiment.name}.md", page(experiment, results, command, quick))
-    return results
+    write(out / f"{name}.json", json.dumps(found, indent=2) + "\n")
+    write(out / f"{name}.md", page(experiment, results, command, quick))
+    return out / f"{name}.md"
 
 
 def _roll_out(
@@ -67,12 +75,12 @@ def page(experiment: Experiment, results: Sequence[WorkloadResult], command: str
     parts = [f"# {experiment.title}", f"Made by `{command}`. {LEGEND}"]
     if quick:
         parts.append("**A trial run on a few episodes: nothing can be concluded from these numbers.**")
-    if experiment is MAIN:
+    if experiment in (MAIN, CONFIRM):
         parts.append(markdown(overview(results)))
     for result in results:
         parts.append(details(experiment, result))
         if len(result.tasks) > 1:
-            parts.append(by_task(result, (result.arms[0].arm, result.control, PAPER_ARM, OUR_ARM)))
+            parts.append(by_task(result, (result.arms[0].arm, result.control, PAPER, OUR_ARM)))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 

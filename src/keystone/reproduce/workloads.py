@@ -9,8 +9,9 @@ from keystone.evaluate.settings import Settings
 from keystone.policies.load import trained_on
 
 QUICK = 3  #: initial states of a task in a trial run; enough to see that everything works, not for a conclusion
-#: Of initial states and noise: everything that is reported, and what rules and settings were chosen on.
-REPORTED, CHOOSING = 1, 0
+#: Of initial states and noise: what rules and settings were chosen on, what the main table reports, and states that nobody had
+#: seen when the recommendation was made.
+CHOOSING, REPORTED, FRESH = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ WORKLOADS: dict[str, Workload] = {
         ),
         Workload(
             "metaworld-untaught", "Meta-World, tasks never taught", "metaworld-mixed", "metaworld", 12, 1,
-            "Tasks that look like those that the policy was taught: it is sure of itself, and wrong.",
+            "Tasks that look like those that the policy was taught.",
             ("push-wall-v3", "pick-place-wall-v3", "push-back-v3", "soccer-v3", "coffee-push-v3", "sweep-v3"),
         ),
         Workload(
@@ -110,6 +111,19 @@ WORKLOADS: dict[str, Workload] = {
         Workload(
             "diffusion", "Meta-World, LeRobot's Diffusion Policy", "metaworld-mixed-diffusion", "metaworld", 10, 2,
             "Demonstrated as mixed. The tasks that rules were chosen on, other initial states.",
+        ),
+        *(
+            Workload(
+                f"confirm-{name}", f"{title}, fresh states", policy, env, states, 1,
+                "States that nobody had seen when the rule was recommended.", seed=FRESH,
+            )
+            for name, title, policy, env, states in (
+                ("mixed", "Meta-World, mixed", "metaworld-held-out-mixed", "metaworld", 12),
+                ("noisy", "Meta-World, noisy", "metaworld-held-out-noisy", "metaworld", 12),
+                ("pusht", "PushT", "pusht-mixed", "pusht", 100),
+                ("easy", "Meta-World, saturated", "metaworld-easy-clean", "metaworld", 12),
+                ("undertrained", "Meta-World, undertrained", "metaworld-held-out-undertrained", "metaworld", 12),
+            )
         ),
     )
 }  # fmt: skip
