@@ -29,8 +29,20 @@ def select_table() -> str:
 
 def main_table() -> str:
     """Success on every workload, from ``main.json``, which ``keystone reproduce main`` wrote."""
-    results = json.loads((ROOT / "benchmarks/results/main.json").read_text())
+    path = ROOT / "benchmarks/results/main.json"
+    if not path.exists():
+        return "(not run yet: `keystone reproduce main`)"
+    results = json.loads(path.read_text())
     return markdown(results["overview"]) + "\n" + results["legend"]
+
+
+def confirm_table() -> str:
+    """The recommended rule on fresh states, from ``confirm.json``."""
+    path = ROOT / "benchmarks/results/confirm.json"
+    if not path.exists():
+        return "(not run yet: `keystone reproduce confirm`)"
+    heading, *rows = json.loads(path.read_text())["overview"]
+    return markdown([row[:10] for row in (heading, *rows)])
 
 
 def throughput_line() -> str:
@@ -73,7 +85,7 @@ PAGES = {
         "select": select_table,
         "denoise": denoise_table,
     },
-    "docs/study.md": {"main": main_table},
+    "docs/study.md": {"main": main_table, "confirm": confirm_table},
     "docs/fast.md": {"denoise": fast_tables.denoise_table, "whole-round": fast_tables.round_table},
 }
 

@@ -65,4 +65,4 @@ def run(
     except KeyboardInterrupt:
         raise KeystoneError(f"interrupted; what was done is stored in {out}, and the same command goes on") from None
     except OSError as error:
-        raise KeystoneError(f"cannot write to {out}: {error.strerror or error}") from None
+        raise KeystoneError(f"{error.filename or out}: {error.strerror or error}") from None
