@@ -181,7 +181,10 @@ def test_a_finished_profile_is_the_same_when_it_is_asked_for_again(clock, tmp_pa
     before = kept.read_text()
     journal = tmp_path / "rounds.jsonl"
     lines = journal.read_text().splitlines()
-    dated = [{"facts": {**entry["facts"], "date": "2001-02-03"}} if "facts" in entry else entry for entry in map(json.loads, lines)]
+    dated = [
+        {"facts": {**entry["facts"], "date": "2001-02-03"}} if "facts" in entry else entry
+        for entry in map(json.loads, lines)
+    ]
     journal.write_text("".join(json.dumps(entry) + "\n" for entry in dated))
     policy.sampled.clear()
     again = keystone.profile(policy, OBSERVATION, k=(4,), rounds=2, out=tmp_path)
@@ -274,7 +277,10 @@ def test_arguments_that_make_no_sense(given, message, timed):
     [
         ({"observation": None}, "give what the policy is called with"),
         ({"observation": OBSERVATION, "concurrent": 2}, "give its name or folder"),
-        ({"policy": "metaworld-mixed", "concurrent": 2, "seed": 3, "rule": "mean"}, "and rule, seed would hold for one"),
+        (
+            {"policy": "metaworld-mixed", "concurrent": 2, "seed": 3, "rule": "mean"},
+            "and rule, seed would hold for one",
+        ),
         ({"observation": OBSERVATION, "batch": 2}, "for a policy given by name"),
         ({"policy": "metaworld-mixed", "observation": OBSERVATION}, "made-up observation"),
         ({"policy": "metaworld-mixt"}, "did you mean 'metaworld-mixed'"),
