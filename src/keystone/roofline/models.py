@@ -29,7 +29,7 @@ class Model:
         copies: how often a step copies the cache (clone, concatenation).
         materialised: eager attention writes its scores to memory.
         ops: operations of one step; `shared_ops` where the context is shared.
-        counted: which of these two were counted, once, with a ``TorchDispatchMode``, when this model was first sketched. The code
+        counted: which of these two were counted, once, with a ``TorchDispatchMode``, when this model was sketched. The code
             that counted is not part of KeyStone. Any other number of operations is an estimate.
         steps: of denoising in a round.
         encoder: parameters of the encoder.
