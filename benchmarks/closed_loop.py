@@ -1,13 +1,13 @@
 """Closed-loop evaluation: episodes per second, and how that scales with processes.
 
 ``python -m benchmarks.closed_loop`` (part of ``make bench``) writes ``benchmarks/results/closed_loop.json``. What the
-episodes come to is the matter of ``keystone reproduce``.
+episodes come to is the matter of ``keystone reproduce``. Wall-clock time of runs one after the other, with one process and with
+two: disturbed by whatever else the machine does, and therefore without rows that `benchmarks.regression` would compare.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import time
 from pathlib import Path
@@ -16,36 +16,20 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.machine import describe
+from benchmarks.output import write_json
 from keystone.cli.evaluate import make_executor
 from keystone.evaluate.run import evaluate
 from keystone.evaluate.settings import settings_from
 from keystone.policies.load import trained_on
 
-RESULTS = Path(__file__).parent / "results"
 POLICY, ENV = "metaworld-mixed", "metaworld"
 
 
 def main(quick: bool, work: Path = Path("out/closed_loop")) -> None:
     """Run and write; the runs are kept in a folder."""
-    results = RESULTS / "quick" if quick else RESULTS
-    results.mkdir(parents=True, exist_ok=True)
     console = Console()
-    speeds = throughput(work, quick, console)
-    found = {"machine": describe("make bench"), "throughput": speeds, "rows": rows(speeds)}
-    (results / "closed_loop.json").write_text(json.dumps(found, indent=2) + "\n")
-    console.print(f"wrote {results / 'closed_loop.json'}")
-
-
-def rows(speeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Episodes per second relative to one process at K = 1, as `benchmarks.regression` compares it. Disturbed by neighbours."""
-    return [
-        {
-            "case": f"{one['arm']}, {one['processes']} processes, episodes per second",
-            "ratio": one["per_second"] / speeds[0]["per_second"],
-            "better": "higher",
-        }
-        for one in speeds[1:]
-    ]
+    found = {"machine": describe("make bench"), "throughput": throughput(work, quick, console)}
+    console.print(f"wrote {write_json('closed_loop', found, quick)}")
 
 
 def throughput(work: Path, quick: bool, console: Console) -> list[dict[str, Any]]:

@@ -7,19 +7,17 @@ and the same prefix and batch. Writes cost.json, cost.png and cost.svg. Interrup
 
 from __future__ import annotations
 
-import contextvars
+import contextlib
 import copy
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks import denoising
+from benchmarks.output import results_folder, write_json
 from benchmarks.partial import Partial
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RESULTS = Path(__file__).parent / "results"
 HOME_K, HOME_TOKENS = 8, 241
 
 
@@ -57,7 +55,6 @@ def measure(model: Any, seam: Any, case: Case, rounds: int) -> dict[str, float]:
     from benchmarks.timing import interleave, ratio
     from keystone.sample.adapter import swap_in, swap_out
     from keystone.sample.session import Session
-    from keystone.sample.shared.rounds import sharing
 
     k, tokens, batch = case
     experts = model.vlm_with_expert
@@ -71,18 +68,14 @@ def measure(model: Any, seam: Any, case: Case, rounds: int) -> dict[str, float]:
     times = torch.full((batch * k,), 0.5)
     session = Session(k=k, temperature=1.0, seed=0, choose=lambda drawn: drawn.candidates[:, 0], owner=model)
     swap_in(model, seam, session)
-    shared = contextvars.copy_context()  # a round that is never left: its first step prepares, the others are timed
-    shared.run(sharing().__enter__)
-    variants = {
-        "single": lambda: model.denoise_step(real, cache, noise[:batch], times[:batch]),
-        "authors": lambda: model.denoise_step(real.repeat_interleave(k, 0), wide, noise, times),
-        "shared": lambda: shared.run(model.denoise_step, real, cache, noise, times),
-    }
-    try:
-        with torch.inference_mode():
-            seconds = interleave(variants, rounds, warm_up=1)
-    finally:
-        swap_out(session)
+    with torch.inference_mode(), contextlib.ExitStack() as stack:
+        stack.callback(swap_out, session)
+        variants = {
+            "single": lambda: model.denoise_step(real, cache, noise[:batch], times[:batch]),
+            "authors": lambda: model.denoise_step(real.repeat_interleave(k, 0), wide, noise, times),
+            "shared": denoising.hold_round(stack, lambda: model.denoise_step(real, cache, noise, times)),
+        }
+        seconds = interleave(variants, rounds, warm_up=1)
     return {name: ratio(seconds, name, "single") for name in ("authors", "shared")}
 
 
@@ -110,13 +103,11 @@ def main(quick: bool) -> None:
         for path, cost in costs.items()
     ]
     command = f"python -m benchmarks.cost{' --quick' if quick else ''}"
-    folder = RESULTS / ("quick" if quick else "")
-    folder.mkdir(parents=True, exist_ok=True)
     results = {"machine": describe(command), "model": "SmolVLA's expert, real size, random weights", "rows": rows}
-    (folder / "cost.json").write_text(json.dumps(results, indent=1) + "\n")
-    style.save(figure(axes, found), folder, "cost")
+    path = write_json("cost", results, quick)
+    style.save(figure(axes, found), results_folder(quick), "cost")
     partial.finish()
-    print(f"wrote {folder / 'cost.json'}")
+    print(f"wrote {path}")
 
 
 def figure(axes: dict[str, list[Case]], found: dict[Case, dict[str, float]]) -> Figure:

@@ -11,12 +11,11 @@ around the transformer, whose weights the authors' code copies for every candida
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import denoising
-from benchmarks.timing import ratio
+from benchmarks.timing import interleave_once, ratio
 
 BLOCKS, WIDTH, CONTEXT_WIDTH, TEXT_TOKENS = 4, 1536, 2048, 30
 #: Buckets of time of the four steps, as the action head counts them.
@@ -63,7 +62,7 @@ def loop_row(network: Any, k: int, context_tokens: int, tokens: int, rounds: int
 
     variants = {"single": lambda: authors(1), "authors": lambda: authors(k), "fast": fast}
     with torch.inference_mode():
-        outputs, seconds = interleaved(variants, rounds)
+        outputs, seconds = interleave_once(variants, rounds)
         peaks = {name: denoising.peak_mib(variants[name]) for name in ("authors", "fast")}
     differences = [float((a - b).abs().max()) for a, b in zip(outputs["authors"], outputs["fast"], strict=True)]
     return {
@@ -105,7 +104,7 @@ def embodiment_row(k: int, horizon: int, rounds: int) -> dict[str, Any]:
 
     variants = {"single": lambda: authors(1), "authors": lambda: authors(k), "fast": fast}
     with torch.inference_mode():
-        outputs, seconds = interleaved(variants, rounds)
+        outputs, seconds = interleave_once(variants, rounds)
         peaks = {name: denoising.peak_mib(variants[name]) for name in ("authors", "fast")}
     pairs = list(zip(outputs["authors"], outputs["fast"], strict=True))
     return {
@@ -119,21 +118,6 @@ def embodiment_row(k: int, horizon: int, rounds: int) -> dict[str, Any]:
         "size": max(float(own.abs().max()) for own, _ in pairs),
         "peak_mib": peaks,
     }
-
-
-def interleaved(
-    variants: Mapping[str, Callable[[], Any]], rounds: int
-) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """What each returns, and the CPU seconds of every call; each is called once per round, and once before to warm up."""
-    outputs: dict[str, Any] = {}
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(rounds + 1):
-        for name, call in variants.items():
-            begin = time.thread_time()
-            outputs[name] = call()
-            if number:
-                seconds[name].append(time.thread_time() - begin)
-    return outputs, seconds
 
 
 def rows(quick: bool) -> Iterator[dict[str, Any]]:

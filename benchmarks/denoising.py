@@ -17,14 +17,14 @@ import ctypes
 import gc
 import json
 import os
-import statistics
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.output import write_json
+from benchmarks.timing import interleave_once, ratio
+
 #: Tokens at the end of the prefix that are padding, as behind an instruction that is shorter than the longest.
 PADDING = 10
 
@@ -38,9 +38,7 @@ def run(name: str, rows: Callable[[bool], Iterable[dict[str, Any]]], quick: bool
     for row in rows(quick):
         print(json.dumps(row))
         found["rows"].append(row)
-    path = RESULTS / ("quick" if quick else "") / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    path = write_json(name, found, quick)
     print(f"wrote {path}")
     return path
 
@@ -75,6 +73,19 @@ def random_cache(layers: int, heads: int, tokens: int, width: int) -> Any:
     for layer in range(layers):
         cache.update(*(torch.randn(1, heads, tokens, width, generator=generator) for _ in range(2)), layer)
     return cache
+
+
+def hold_round(stack: contextlib.ExitStack, step: Callable[[], Any]) -> Callable[[], Any]:
+    """A step in a round on the shared context that goes on until the stack is closed.
+
+    The first call prepares the round, the others are steps and nothing else.
+    """
+    from keystone.sample.shared.rounds import sharing
+
+    round_, manager = contextvars.copy_context(), sharing()
+    round_.run(manager.__enter__)
+    stack.callback(round_.run, manager.__exit__, None, None, None)
+    return lambda: round_.run(step)
 
 
 def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bool = False) -> dict[str, Any]:
@@ -113,12 +124,12 @@ def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bo
     def shared() -> Any:
         return model.denoise_step(real, cache, noise, times)
 
-    def begin_round(stack: contextlib.ExitStack) -> Callable[[], Any]:
-        """The fast step in a round that goes on: the first call prepares it, the others are steps and nothing else."""
-        round_, manager = contextvars.copy_context(), sharing()
-        round_.run(manager.__enter__)
-        stack.callback(round_.run, manager.__exit__, None, None, None)
-        return lambda: round_.run(shared)
+    def shared_compiled() -> Any:
+        session.compile = True
+        try:
+            return shared()
+        finally:
+            session.compile = False
 
     def whole_round() -> Any:
         with sharing():
@@ -129,18 +140,11 @@ def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bo
             "single": lambda: model.denoise_step(real, cache, noise[:1], times[:1]),
             "authors": partial(as_authors, expanded()),
             "plain": shared,
-            "fast": begin_round(rounds_begun),
+            "fast": hold_round(rounds_begun, shared),
         }
         if compiled:
-            variants["compiled"] = begin_round(rounds_begun)
-        outputs, seconds = {}, {name: [] for name in variants}
-        for number in range(rounds + 1):  # the first is to warm up
-            for name, step in variants.items():
-                session.compile = name == "compiled"
-                begin = time.thread_time()
-                outputs[name] = step()
-                if number:
-                    seconds[name].append(time.thread_time() - begin)
+            variants["compiled"] = hold_round(rounds_begun, shared_compiled)
+        outputs, seconds = interleave_once(variants, rounds)
         del variants
         peaks = {
             "authors": peak_mib(lambda: as_authors(expanded())),
@@ -149,18 +153,15 @@ def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bo
         }
     swap_out(session)
 
-    def ratio(slow: str, quick: str) -> float:
-        return statistics.median(a / b for a, b in zip(seconds[slow], seconds[quick], strict=True))
-
     return {
         "k": k,
         "tokens": tokens,
         "rounds": rounds,
-        "ratio": ratio("authors", "fast"),
-        "plain_ratio": ratio("authors", "plain"),
-        **({"compiled_ratio": ratio("authors", "compiled")} if compiled else {}),
-        "authors_over_single": ratio("authors", "single"),
-        "fast_over_single": ratio("fast", "single"),
+        "ratio": ratio(seconds, "authors", "fast"),
+        "plain_ratio": ratio(seconds, "authors", "plain"),
+        **({"compiled_ratio": ratio(seconds, "authors", "compiled")} if compiled else {}),
+        "authors_over_single": ratio(seconds, "authors", "single"),
+        "fast_over_single": ratio(seconds, "fast", "single"),
         "difference": max(
             float((outputs[name] - outputs["authors"]).abs().max()) for name in outputs if name != "single"
         ),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from keystone.files import written_whole
 
 ROOT = Path(__file__).parents[1]
 #: Where unfinished runs are kept.
@@ -33,15 +35,19 @@ class Partial:
     def __init__(self, name: str, quick: bool = False, version: str = "", folder: Path = WORK) -> None:
         self.path = folder / f"{name}{'-quick' if quick else ''}.jsonl"
         version = version or code_version()
-        self._known: dict[str, Any] = {}
         lines = self.path.read_text().rpartition("\n")[0].splitlines() if self.path.exists() else []
         entries = [json.loads(line) for line in lines]
         if not entries or entries[0] != {"version": version}:
             entries = [{"version": version}]
-        self._known = {entry["key"]: entry["found"] for entry in entries[1:]}
+        self._known: dict[str, Any] = {entry["key"]: entry["found"] for entry in entries[1:]}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Written again, because a line that was interrupted would spoil the next.
-        self.path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        self._version = version
+        self._write()  # again, because a line that was interrupted would spoil the next
+
+    def _write(self) -> None:
+        entries = [{"version": self._version}, *({"key": key, "found": found} for key, found in self._known.items())]
+        with written_whole(self.path) as draft:
+            draft.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
 
     def __contains__(self, key: str) -> bool:
         return key in self._known
@@ -53,6 +59,12 @@ class Partial:
             with self.path.open("a") as file:
                 file.write(json.dumps({"key": key, "found": self._known[key]}) + "\n")
         return self._known[key]
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These are to be measured anew."""
+        for key in keys:
+            self._known.pop(key, None)
+        self._write()
 
     def finish(self) -> None:
         """The run is complete: the next one begins anew."""

@@ -7,11 +7,11 @@ version in less time to benchmarks/results/quick. Interrupted, it goes on where 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import Any
 
+from benchmarks.output import results_folder, write_json
 from benchmarks.partial import Partial
 
 
@@ -29,9 +29,8 @@ def main(quick: bool) -> None:
     found = measure(quick, partial)
     command = f"python -m benchmarks.select_speed{' --quick' if quick else ''}"
     results = {"machine": describe(command), **found, "rows": rows(found["speedups"])}
-    folder = Path(__file__).parent / "results" / ("quick" if quick else "")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "select.json").write_text(json.dumps(results, indent=1) + "\n")
+    folder = results_folder(quick)
+    write_json("select", results, quick)
     (folder / "select.md").write_text(select_report.markdown(results))
     style.save(select_report.figure(results), folder, "select_scaling")
     partial.finish()

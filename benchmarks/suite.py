@@ -2,7 +2,7 @@
 
 Each runs in a process of its own and writes a JSON file with its rows to benchmarks/results, or with ``--quick`` to its folder
 ``quick``; what it prints goes to out/bench. Interrupted, the same command goes on with the first that is not finished. At
-the end suite.md and the tables of the README are written from the results.
+the end suite.md, with the seconds that each took, and the tables of the README are written from the results.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.output import results_folder
 from benchmarks.partial import ROOT, WORK, Partial
 
 #: Modules of this package with a function ``main(quick)``, in the order in which they run.
@@ -39,9 +39,12 @@ def run(module: str, quick: bool) -> float:
     return time.perf_counter() - begin
 
 
-def run_all(modules: tuple[str, ...], quick: bool, console: Console) -> list[str]:
-    """Run what is not finished; the names of those that failed."""
+def run_all(modules: tuple[str, ...], quick: bool, console: Console) -> tuple[dict[str, float], list[str]]:
+    """Run what is not finished, or all of it if everything asked for is; the seconds by name, and the names that failed."""
     finished = Partial("suite", quick)
+    if all(module in finished for module in modules):
+        finished.forget(modules)
+    taken: dict[str, float] = {}
     failed = []
     columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # redrawn rarely, because a thread that redraws takes a little of what is timed
@@ -51,15 +54,15 @@ def run_all(modules: tuple[str, ...], quick: bool, console: Console) -> list[str
             bar.update(task, description=module)
             try:
                 known = module in finished
-                seconds = finished(module, lambda module=module: run(module, quick))
-                console.print(f"{module}: {'finished before' if known else 'done'} ({seconds:.0f} s)")
+                taken[module] = finished(module, lambda module=module: run(module, quick))
+                console.print(f"{module}: {'finished before' if known else 'done'} ({taken[module]:.0f} s)")
             except subprocess.CalledProcessError:
                 failed.append(module)
                 console.print(f"{module}: failed, see {WORK / module}{'-quick' if quick else ''}.log", style="bold red")
             bar.advance(task)
-    if not failed:
+    if all(module in finished for module in MODULES):  # not after --only: the others may be under way
         finished.finish()
-    return failed
+    return taken, failed
 
 
 def main() -> int:
@@ -72,14 +75,13 @@ def main() -> int:
     arguments = parser.parse_args()
     console = Console()
     try:
-        failed = run_all(tuple(arguments.only), arguments.quick, console)
+        taken, failed = run_all(tuple(arguments.only), arguments.quick, console)
     except KeyboardInterrupt:
         console.print("stopped: run the same command again to go on from here", style="bold yellow")
         return 130
     from benchmarks import readme, suite_report
 
-    folder = Path(__file__).parent / "results" / ("quick" if arguments.quick else "")
-    console.print(f"wrote {suite_report.write(folder)}")
+    console.print(f"wrote {suite_report.write(results_folder(arguments.quick), taken)}")
     if not arguments.quick:
         readme.write()
     return 1 if failed else 0

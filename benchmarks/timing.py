@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 
 def interleave(
@@ -20,7 +21,7 @@ def interleave(
         variants: what to time, by name.
         rounds: how often.
         block_seconds: a variant is repeated within a round until about this much time has passed.
-        warm_up: calls, after the first, that find out how often.
+        warm_up: calls, after the first, that find out how often; 0 means once.
     """
     repeats = {}
     for name, call in variants.items():
@@ -28,7 +29,8 @@ def interleave(
         begin = time.thread_time()
         for _ in range(warm_up):
             call()
-        repeats[name] = max(1, int(block_seconds / max((time.thread_time() - begin) / warm_up, 1e-7)))
+        each = (time.thread_time() - begin) / max(warm_up, 1)
+        repeats[name] = max(1, int(block_seconds / max(each, 1e-7))) if warm_up else 1
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, call in variants.items():
@@ -37,6 +39,22 @@ def interleave(
                 call()
             seconds[name].append((time.thread_time() - begin) / repeats[name])
     return seconds
+
+
+def interleave_once(
+    variants: Mapping[str, Callable[[], Any]], rounds: int
+) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """For calls that take long: what each variant returned last, and the CPU seconds of one call per round."""
+    outputs: dict[str, Any] = {}
+
+    def keeping(name: str) -> Callable[[], None]:
+        def call() -> None:
+            outputs[name] = variants[name]()
+
+        return call
+
+    seconds = interleave({name: keeping(name) for name in variants}, rounds, warm_up=0)
+    return outputs, seconds
 
 
 def ratio(seconds: Mapping[str, list[float]], slow: str, fast: str) -> float:

@@ -7,14 +7,13 @@ a GPU, and not arithmetic; what arithmetic is saved at real sizes, ``denoise_*.p
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks import denoising
+from benchmarks.timing import interleave_once, ratio
 
 K = 16
 
@@ -46,28 +45,21 @@ def compare(name: str, recipe: Any, rounds: int) -> dict[str, Any]:
         "plain": ("plain", [one]),
         "fast": ("fast", [one]),
     }
-    seconds: dict[str, list[float]] = {variant: [] for variant in calls}
+
+    def variant(policy: str, batches: list[Any]) -> Callable[[], list[Any]]:
+        return lambda: [recipe.predict(policies[policy], batch) for batch in batches]
+
     with torch.no_grad():
-        for _ in range(rounds + 1):
-            for variant, (policy, batches) in calls.items():
-                begin = time.thread_time()
-                for batch in batches:
-                    recipe.predict(policies[policy], batch)
-                seconds[variant].append(time.thread_time() - begin)
-
-    def ratio(slow: str, quick: str) -> float:
-        pairs = zip(seconds[slow][1:], seconds[quick][1:], strict=True)  # the first warmed up, and was checked
-        return statistics.median(a / b for a, b in pairs)
-
+        _, seconds = interleave_once({name: variant(*call) for name, call in calls.items()}, rounds)
     return {
         "case": f"{name}, K = {K}",
         "k": K,
         "rounds": rounds,
         "path": handles["fast"].path,
-        "ratio": ratio("separate", "fast"),
-        "repeated_ratio": ratio("repeated", "fast"),
-        "plain_ratio": ratio("separate", "plain"),
-        "fast_over_single": ratio("fast", "single"),
+        "ratio": ratio(seconds, "separate", "fast"),
+        "repeated_ratio": ratio(seconds, "repeated", "fast"),
+        "plain_ratio": ratio(seconds, "separate", "plain"),
+        "fast_over_single": ratio(seconds, "fast", "single"),
     }
 
 

@@ -1,17 +1,22 @@
 """The benchmark suite: which modules run, how a run goes on, how two results are compared."""
 
 import ast
+import contextlib
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from benchmarks import regression, suite, suite_report
+from benchmarks import closed_loop, cost, denoising, output, regression, suite, suite_report
 from benchmarks.partial import Partial
+from benchmarks.timing import interleave_once
+from keystone.sample.adapter import Seam
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,8 +33,13 @@ def test_every_benchmark_is_in_the_suite():
 
 
 def test_every_committed_result_with_a_ratio_can_be_compared():
-    for path in (ROOT / "benchmarks" / "results").glob("*.json"):
-        assert regression.main([str(path), str(path), "--allow", "0"]) == 0
+    folder = ROOT / "benchmarks" / "results"
+    names = suite_report.results(folder)
+    assert {"select", "denoise_smolvla", "whole_round"} <= set(names)
+    assert "closed_loop" not in names  # wall clock, not in turns
+    for name in names:
+        path = str(folder / f"{name}.json")
+        assert regression.main([path, path, "--allow", "0"]) == 0
 
 
 @pytest.fixture
@@ -45,6 +55,7 @@ def runs(monkeypatch, tmp_path):
             raise subprocess.CalledProcessError(1, module)
         return 1.0
 
+    monkeypatch.setattr(suite, "MODULES", ("first", "second", "last"))
     monkeypatch.setattr(suite, "run", run)
     monkeypatch.setattr(suite, "Partial", lambda name, quick: Partial(name, quick, version="1", folder=tmp_path))
     return ran
@@ -55,15 +66,28 @@ def test_an_interrupted_suite_goes_on_where_it_was(runs):
         suite.run_all(("first", "interrupted", "last"), False, Console(quiet=True))
     assert runs == ["first", "interrupted"]
     runs.clear()
-    assert suite.run_all(("first", "second", "last"), False, Console(quiet=True)) == []
+    taken = {"first": 1.0, "second": 1.0, "last": 1.0}
+    assert suite.run_all(("first", "second", "last"), False, Console(quiet=True)) == (taken, [])
     assert runs == ["second", "last"]
     runs.clear()
     suite.run_all(("first",), False, Console(quiet=True))  # that one was complete: the next begins anew
     assert runs == ["first"]
 
 
+def test_a_part_that_runs_alone_does_not_forget_what_an_interrupted_suite_has_done(runs):
+    with pytest.raises(KeyboardInterrupt):
+        suite.run_all(("first", "interrupted"), False, Console(quiet=True))
+    suite.run_all(("last",), False, Console(quiet=True))
+    runs.clear()
+    suite.run_all(("last",), False, Console(quiet=True))  # asked for once more, it is measured once more
+    assert runs == ["last"]
+    runs.clear()
+    suite.run_all(("first", "second", "last"), False, Console(quiet=True))
+    assert runs == ["second"]
+
+
 def test_one_that_fails_does_not_stop_the_others_and_is_tried_again(runs):
-    assert suite.run_all(("broken", "last"), True, Console(quiet=True)) == ["broken"]
+    assert suite.run_all(("broken", "last"), True, Console(quiet=True)) == ({"last": 1.0}, ["broken"])
     runs.clear()
     suite.run_all(("broken", "last"), True, Console(quiet=True))
     assert runs == ["broken"]
@@ -133,9 +157,110 @@ def test_files_that_cannot_be_compared(content, tmp_path, capsys):
     assert "new.json" in capsys.readouterr().err
 
 
-def test_the_page_has_every_row_and_says_where_it_was_measured():
-    page = suite_report.page(suite_report.results(ROOT / "benchmarks" / "results"))
-    assert "| two ways, K = 16, B = 1, compiled |" in page
-    assert "time of a round | 1.57× (cost) |" in page
-    assert "Xeon" in page
-    assert "torch 2.11.0" in page
+MACHINE = {
+    "command": "python -m benchmarks.some",
+    "date": "2001-02-03",
+    "cpu": "Some CPU",
+    "python": "3.12",
+    "torch": "2.0",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Results: a benchmark's, and files that are none."""
+    rows = [{"case": "fast", "ratio": 2.25}, {"case": "dear", "ratio": 1.5, "better": "lower"}]
+    files = {
+        "some": {"machine": MACHINE, "rows": rows},
+        "main": {"overview": []},
+        "figure1": [1, 2],
+        "none": {"rows": []},
+    }
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    return tmp_path
+
+
+def test_the_page_has_every_row_and_says_where_it_was_measured(folder):
+    found = suite_report.results(folder)
+    assert list(found) == ["some"]
+    page = suite_report.page(found, {})
+    assert "| fast | 2.25× |" in page
+    assert "| dear | 1.50× (cost) |" in page
+    assert "`python -m benchmarks.some`, 2001-02-03, Some CPU, one thread, python 3.12, torch 2.0." in page
+    assert "minutes" not in page
+
+
+def test_the_page_says_how_long_it_took_also_what_ran_earlier(folder):
+    suite_report.write(folder, {"cost": 1000.0, "select_speed": 80.0})
+    path = suite_report.write(folder, {"cost": 100.2})
+    assert path == folder / "suite.md"
+    assert "took 3.0 minutes of wall-clock time" in path.read_text()
+    assert "cost 100 s, select_speed 80 s." in path.read_text()
+    assert list(suite_report.results(folder)) == ["some"]
+
+
+def failing_write(path, text):
+    with path.open("w") as file:
+        file.write(text[:10])
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["denoise_some", "closed_loop"])
+def test_an_interrupted_write_leaves_the_result_as_it_was(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(output, "RESULTS", tmp_path)
+    monkeypatch.setattr(closed_loop, "throughput", lambda work, quick, console: [{"per_second": 1.0}])
+
+    def write_result():
+        if name == "closed_loop":
+            closed_loop.main(quick=True)
+        else:
+            denoising.run(name, lambda quick: [{"case": "a", "ratio": 1.0}], quick=True)
+
+    write_result()
+    path = tmp_path / "quick" / f"{name}.json"
+    before = path.read_text()
+    assert ("rows" in json.loads(before)) == (name != "closed_loop")
+    monkeypatch.setattr(Path, "write_text", failing_write)
+    with pytest.raises(KeyboardInterrupt):
+        write_result()
+    assert path.read_text() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_calls_that_take_long_are_made_once_in_a_round():
+    calls = []
+    variants = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
+    outputs, seconds = interleave_once(variants, rounds=3)
+    assert calls == ["a", "b"] * 4  # the first to warm up
+    assert outputs == {"a": 7, "b": 8}
+    assert {name: len(taken) for name, taken in seconds.items()} == {"a": 3, "b": 3}
+
+
+class Expert(torch.nn.Module):
+    """What the benchmark of the cost needs of SmolVLA."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(chunk_size=2, max_action_dim=3)
+        self.vlm_with_expert = SimpleNamespace(num_vlm_layers=1, num_key_value_heads=1)
+
+    def denoise_step(self, real, cache, noise, times):
+        return noise * times[:, None, None]
+
+
+def test_the_cost_leaves_the_round_that_it_entered(monkeypatch):
+    state = []
+
+    @contextlib.contextmanager
+    def sharing():
+        state.append("entered")
+        yield
+        state.append("left")
+
+    monkeypatch.setattr("keystone.sample.shared.rounds.sharing", sharing)
+    model = Expert()
+    found = cost.measure(model, Seam, cost.Case(2, 16, 1), rounds=1)
+    assert set(found) == {"authors", "shared"}
+    assert state == ["entered", "left"]
+    assert type(model) is Expert

@@ -3,13 +3,16 @@
 import copy
 import json
 import logging
+import sys
 import threading
+import types
 
 import pytest
 import torch
 from profiling_timed import Timed
 
 import keystone
+from keystone.profiling.fingerprint import versions
 
 OBSERVATION = torch.zeros(1, 2)
 
@@ -63,6 +66,35 @@ def test_a_profile_holds_for_the_same_policy_device_and_batch_only(timed, clock,
     trained.bias.data += 1  # other weights cost the same
     keystone.profile(trained, OBSERVATION, k=(4,), rounds=2)
     assert len(list(stored.glob("*.json"))) == 4
+
+
+def test_what_else_a_program_has_imported_makes_no_difference(timed, stored, monkeypatch):
+    for name in ("lerobot", "transformers", "numba"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    keystone.profile(timed, OBSERVATION, k=(4,), rounds=2)
+    for name in ("lerobot", "transformers", "numba"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    timed.sampled.clear()
+    keystone.attach(timed, k="auto")
+    timed(OBSERVATION)
+    assert timed.sampled == [4, 1, 1, 1, 4]  # the self-check, and the round: the stored profile was found
+    assert len(list(stored.glob("*.json"))) == 1
+
+
+def test_packages_count_where_a_part_of_the_policy_comes_from_them(timed):
+    class Backbone(torch.nn.Module):
+        """Someone else's."""
+
+    Backbone.__module__ = "transformers.models.some"
+
+    class Own(Backbone):
+        """That inherits from it."""
+
+    handle = keystone.attach(timed, k=2)
+    assert not {"lerobot", "transformers"} & set(versions(handle))
+    timed.backbone = torch.nn.Sequential(Own())
+    assert versions(handle)["transformers"]
+    assert "lerobot" not in versions(handle)
 
 
 def test_the_folder_can_be_given(timed, tmp_path, stored):

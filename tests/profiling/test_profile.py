@@ -1,5 +1,6 @@
 """`keystone.profile`: what is measured, which K follows, memory that ends, interruptions, wrong arguments."""
 
+import dataclasses
 import json
 import logging
 
@@ -161,6 +162,47 @@ def test_an_interrupted_profile_goes_on_where_it_was(clock, tmp_path):
     assert policy.sampled == []
 
 
+class Inside(Timed):
+    """Its sampler encodes."""
+
+    def forward(self, observation):
+        return self.sample(observation, torch.randn(len(observation), 8, 2))
+
+    def sample(self, context, noise):
+        return super().sample(self.encode(context), noise)
+
+
+def test_a_finished_profile_is_the_same_when_it_is_asked_for_again(clock, tmp_path, stored, monkeypatch):
+    policy = Inside(clock)
+    found = keystone.profile(policy, OBSERVATION, k=(4,), rounds=2, out=tmp_path)
+    assert "plain path" in found.adapter
+    assert "encoder runs inside" in found.note
+    (kept,) = stored.glob("*.json")
+    before = kept.read_text()
+    journal = tmp_path / "rounds.jsonl"
+    lines = journal.read_text().splitlines()
+    dated = [
+        {"facts": {**entry["facts"], "date": "2001-02-03"}} if "facts" in entry else entry
+        for entry in map(json.loads, lines)
+    ]
+    journal.write_text("".join(json.dumps(entry) + "\n" for entry in dated))
+    policy.sampled.clear()
+    again = keystone.profile(policy, OBSERVATION, k=(4,), rounds=2, out=tmp_path)
+    assert policy.sampled == []
+    assert again == dataclasses.replace(found, date="2001-02-03")
+    assert kept.read_text() == before.replace(found.date, "2001-02-03")
+
+
+def test_a_run_that_ended_before_its_last_line_finds_the_facts_again(clock, tmp_path):
+    policy = Inside(clock)
+    found = keystone.profile(policy, OBSERVATION, k=(4,), rounds=2, out=tmp_path)
+    journal = tmp_path / "rounds.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    assert "facts" in lines[-1]
+    journal.write_text("".join(lines[:-1]))
+    assert keystone.profile(policy, OBSERVATION, k=(4,), rounds=2, out=tmp_path) == found
+
+
 def test_a_folder_of_another_profile_is_not_mixed_up(clock, tmp_path):
     keystone.profile(Timed(clock), OBSERVATION, k=(4,), rounds=2, out=tmp_path)
     with pytest.raises(KeystoneError, match=r"holds a profile with k \[1, 4\], and this one has \[1, 8\]"):
@@ -235,6 +277,10 @@ def test_arguments_that_make_no_sense(given, message, timed):
     [
         ({"observation": None}, "give what the policy is called with"),
         ({"observation": OBSERVATION, "concurrent": 2}, "give its name or folder"),
+        (
+            {"policy": "metaworld-mixed", "concurrent": 2, "seed": 3, "rule": "mean"},
+            "and rule, seed would hold for one",
+        ),
         ({"observation": OBSERVATION, "batch": 2}, "for a policy given by name"),
         ({"policy": "metaworld-mixed", "observation": OBSERVATION}, "made-up observation"),
         ({"policy": "metaworld-mixt"}, "did you mean 'metaworld-mixed'"),

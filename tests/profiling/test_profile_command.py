@@ -4,6 +4,7 @@ import json
 import threading
 
 import pytest
+import torch
 from PIL import Image
 
 from keystone import KeystoneError
@@ -114,6 +115,19 @@ def test_a_client_makes_rounds_as_ordered_and_says_when_memory_ends(policy, monk
     serve({"policy": policy, "device": None, "batch": 1, "threads": 1}, wire, wire)
     said = [answer.removeprefix("keystone-neighbour ") for answer in wire.answers]
     assert said == ["ready", "ready", "out of memory", "ready"]
+
+
+def test_a_client_whose_session_went_on_with_fewer_candidates_says_that_memory_ends(policy, monkeypatch):
+    def out_of_memory(self, context, noise):
+        if len(noise) > 4:
+            raise torch.cuda.OutOfMemoryError  # as on a GPU: the session halves K
+        return noise
+
+    monkeypatch.setattr("keystone.policies.flow.FlowPolicy.sample", out_of_memory)
+    wire = Wire(4, 8, 1, 2)
+    serve({"policy": policy, "device": None, "batch": 1, "threads": 1}, wire, wire)
+    said = [answer.removeprefix("keystone-neighbour ") for answer in wire.answers]
+    assert said == ["ready", "out of memory", "ready", "ready"]
 
 
 def test_the_figure_of_several_clients_and_of_memory_that_was_not_measured(tmp_path):

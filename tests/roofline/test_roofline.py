@@ -13,7 +13,7 @@ from keystone.cli import main
 from keystone.roofline import DEVICES, MODELS, Way, largest_k, round_time
 from keystone.roofline.predict import ARITHMETIC, BANDWIDTH, MOST, step_work
 from keystone.roofline.published import GROOT
-from keystone.roofline.table import NOTE, WAYS
+from keystone.roofline.table import NOTE, WAYS, six_models
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "roofline_tables.py"
 models, devices = st.sampled_from(sorted(MODELS)), st.sampled_from(sorted(DEVICES))
@@ -103,6 +103,27 @@ def test_within_a_factor_of_what_nvidia_measured(name):
     )
     assert eager == pytest.approx(measured.eager, rel=0.3)
     assert 0.45 <= graphs / measured.compiled <= 1.0
+
+
+def test_tables_mark_models_whose_operations_were_not_all_counted():
+    lines = six_models(DEVICES["a6000"])
+    marked = {
+        model.title for model in MODELS.values() if any(line.startswith(f"| {model.title} ≈ |") for line in lines)
+    }
+    assert marked == {"GR00T N1.6", "StarVLA", "Fast-WAM"}
+    assert "≈ operations of a step estimated" in lines[0]
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_round_number_is_not_called_counted_and_heads_fill_the_width(name):
+    model = MODELS[name]
+    assert all(getattr(model, field) % 10 for field in model.counted)
+    assert model.query_width % model.head == 0
+
+
+def test_the_heads_of_groot_are_those_of_its_network():
+    """As `benchmarks.denoise_groot` builds it: 32 heads of 48."""
+    assert (MODELS["groot"].query_width // MODELS["groot"].head, MODELS["groot"].head) == (32, 48)
 
 
 def test_the_page_is_made_from_the_model():

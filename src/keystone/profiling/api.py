@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -76,7 +75,7 @@ def profile(
         fresh: do not go on, begin anew.
         profiles: folder in which `keystone.attach(policy, k="auto")` finds the profile; default see `docs/profile.md`.
         progress: is called with the numbers of measurements done and planned.
-        **options: of `keystone.attach`.
+        **options: of `keystone.attach`; not with other clients, which do not know them.
 
     >>> import tempfile, torch, keystone
     >>> class Policy(torch.nn.Module):
@@ -98,6 +97,11 @@ def profile(
             "concurrent: the other clients are processes, which must load the policy themselves: give its name or folder, "
             'keystone.profile("metaworld-mixed", concurrent=2)'
         )
+    if concurrent > 1 and options:
+        raise KeystoneError(
+            f"concurrent: the other clients attach to the policy with what is default, and {', '.join(sorted(options))} would "
+            "hold for one of them alone: leave it out, or measure with concurrent=1"
+        )
     if named:
         if observation is not None or call is not None:
             raise KeystoneError("a policy given by name is shown a made-up observation: leave out observation and call")
@@ -112,7 +116,8 @@ def profile(
     with contextlib.ExitStack() as stack:
         handle = stack.enter_context(_attached(policy, options))
         fingerprint = fingerprint_policy(handle, place, rows)
-        header = {"policy": name, "device": describe_device(place), "versions": versions(), "batch": rows,
+        packages = versions(handle)
+        header = {"policy": name, "device": describe_device(place), "versions": packages, "batch": rows,
                   "fingerprint": fingerprint, "k": list(ks), "clients": list(plan.clients)}  # fmt: skip
         folder = None if out is None else Path(out)
         journal = Journal(folder and folder / JOURNAL, header, fresh)
@@ -122,12 +127,11 @@ def profile(
             neighbours = stack.enter_context(Processes(concurrent - 1, name, device, batch or 1, threads))
         stack.enter_context(aside(place))  # the caller's random numbers stay what they would have been
         subject = Subject(handle, *round_of(policy, observation, call), place)
-        watch = measure(subject, plan, journal, neighbours, progress)
-        adapter = f"{handle.adapter}, {handle.path} path"
+        facts = measure(subject, plan, journal, neighbours, progress)
     found = Profile(
-        name, adapter, rows, describe_device(place), versions(), fingerprint,
+        name, f"{handle.adapter}, {facts.path} path", rows, describe_device(place), packages, fingerprint,
         costs_of(complete(plan, journal, ks), journal.peaks), meter_for(place).title, tolerance, budget_ms, journal.stopped,
-        MIXED if watch.mixed else "", datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        MIXED if facts.mixed else "", facts.date,
     )  # fmt: skip
     save_profile(found, profiles_folder(profiles))
     if folder is not None:

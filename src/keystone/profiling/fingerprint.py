@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ import torch
 
 from keystone.handle import Handle
 
-#: Packages whose version counts where they take part.
-PACKAGES = ("keystone-robotics", "torch", "numba", "lerobot", "transformers")
+#: Packages whose version always counts; numba's does where it is installed, because selecting uses it then.
+ALWAYS = ("keystone-robotics", "torch")
+#: Packages whose version counts where a part of the policy comes from them.
+OF_POLICIES = ("lerobot", "transformers")
 
 
 def fingerprint_policy(handle: Handle, device: torch.device, batch: int | None) -> str:
@@ -25,10 +27,9 @@ def fingerprint_policy(handle: Handle, device: torch.device, batch: int | None) 
     """
     owner = handle.session.owner
     seams = handle.sampler.seams(owner)
-    modules = [owner, *(module for module, _ in seams)]
     shapes = {
         f"{number}.{name}": [list(weight.shape), str(weight.dtype)]
-        for number, module in enumerate(modules)
+        for number, module in enumerate(_modules(handle))
         if isinstance(module, torch.nn.Module)
         for name, weight in module.named_parameters()
     }
@@ -38,7 +39,7 @@ def fingerprint_policy(handle: Handle, device: torch.device, batch: int | None) 
         "path": [handle.session.fast, handle.session.compile],
         "settings": _numbers(getattr(owner, "config", None)),
         "device": describe_device(device),
-        "versions": versions(),
+        "versions": versions(handle),
         "batch": batch,
     }
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
@@ -53,18 +54,37 @@ def describe_device(device: torch.device) -> str:
     return device.type
 
 
-def versions() -> dict[str, str]:
-    """Of Python, CUDA and those packages that are loaded."""
+def versions(handle: Handle) -> dict[str, str]:
+    """Of Python, CUDA and those packages that take part; what else a program has imported makes no difference."""
+    taking_part = {kind.__module__.partition(".")[0] for module in _modules(handle) for kind in _kinds(module)}
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        if package.partition("-")[0] in sys.modules:
-            try:
-                found[package] = version(package)
-            except PackageNotFoundError:  # a source tree on PYTHONPATH
-                found[package] = "unknown"
+    for package in (*ALWAYS, *(name for name in OF_POLICIES if name in taking_part)):
+        found[package] = _version(package) or "unknown"  # a source tree on PYTHONPATH
+    numba = _version("numba")
+    if numba is not None:
+        found["numba"] = numba
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
     return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _modules(handle: Handle) -> list[Any]:
+    """The object that was attached to, and those with a seam."""
+    owner = handle.session.owner
+    return [owner, *(module for module, _ in handle.sampler.seams(owner))]
+
+
+def _kinds(module: Any) -> Iterator[type]:
+    """The classes of a module and of all its parts, with those that they inherit from."""
+    for part in module.modules() if isinstance(module, torch.nn.Module) else [module]:
+        yield from type(part).__mro__
 
 
 def _numbers(config: Any) -> dict[str, float]:

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from keystone.errors import KeystoneError
 from keystone.files import written_whole
 from keystone.profiling.memory import Peak
 
 
+class Facts(NamedTuple):
+    """What only the run that measured knows.
+
+    Attributes:
+        path: on which candidates were drawn, see `keystone.handle.Handle.path`.
+        mixed: see `keystone.profiling.phases.Watch`.
+        date: of the last measurement, as in 2026-01-31.
+    """
+
+    path: str
+    mixed: bool
+    date: str
+
+
 class Journal:
-    """Measurements of one run: times by (clients, K) and round, memory by K, and where memory ended.
+    """Measurements of one run: times by (clients, K) and round, memory by K, where memory ended, and at the end the facts.
 
     Args:
         path: of the file; None keeps everything in memory alone.
@@ -28,6 +42,7 @@ class Journal:
         self.times: dict[tuple[int, int], dict[int, dict[str, float]]] = {}
         self.peaks: dict[int, Peak | None] = {}
         self.stopped: int | None = None
+        self.facts: Facts | None = None
         if path is None:
             return
         try:
@@ -57,6 +72,10 @@ class Journal:
         """K candidates, and more, do not fit into memory."""
         self._keep({"stopped": k})
 
+    def conclude(self, facts: Facts) -> None:
+        """All that was planned is measured."""
+        self._keep({"facts": facts._asdict()})
+
     def _keep(self, entry: dict[str, Any]) -> None:
         self._take(entry)
         if self.path is not None:
@@ -68,6 +87,8 @@ class Journal:
             self.times.setdefault((entry["clients"], entry["k"]), {})[entry["round"]] = entry["ms"]
         elif "peak" in entry:
             self.peaks[entry["peak"]] = None if entry["mib"] is None else Peak(*entry["mib"])
+        elif "facts" in entry:
+            self.facts = Facts(**entry["facts"])
         else:
             self.stopped = entry["stopped"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from keystone.errors import KeystoneError
 from keystone.handle import Handle
 from keystone.profiling.clocks import clock_for
-from keystone.profiling.journal import Journal
+from keystone.profiling.journal import Facts, Journal
 from keystone.profiling.memory import meter_for
 from keystone.profiling.phases import Watch
 
@@ -80,8 +81,8 @@ def measure(
     journal: Journal,
     neighbours: Neighbours | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Watch:
-    """Fill the journal with what is missing in it.
+) -> Facts:
+    """Fill the journal with what is missing in it; the facts about the run that measured last.
 
     Args:
         subject: the attached policy; its K is as it was afterwards.
@@ -94,13 +95,12 @@ def measure(
     before, tuner = subject.handle.k, subject.handle.session.tuner
     try:
         with watch.watching(), torch.no_grad():
-            _measure(subject, plan, journal, neighbours, progress, watch)
+            return _measure(subject, plan, journal, neighbours, progress, watch)
     finally:
         subject.handle.k = before
         subject.handle.session.tuner = tuner  # setting K had ended k="auto"
         if neighbours is not None:
             neighbours.run(0)
-    return watch
 
 
 def _measure(
@@ -110,11 +110,11 @@ def _measure(
     neighbours: Neighbours | None,
     progress: Callable[[int, int], None],
     watch: Watch,
-) -> None:
+) -> Facts:
     meter = meter_for(subject.device)
     cells = [(number, *cell) for number in range(plan.rounds) for cell in plan.cells(number)]
-    if all(journal.has(*cell) or not _fits(journal, cell[-1]) for cell in cells):
-        return
+    if journal.facts and all(journal.has(*cell) or not _fits(journal, cell[-1]) for cell in cells):
+        return journal.facts
     if neighbours is not None:
         neighbours.run(0)
     for k in plan.ks:
@@ -135,6 +135,10 @@ def _measure(
                 neighbours.run(k if clients > 1 else 0)
             journal.add_time(number, clients, k, _round(subject, watch, k))
     progress(len(cells), len(cells))
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    facts = Facts(subject.handle.path, watch.mixed, today)
+    journal.conclude(facts)
+    return facts
 
 
 def _fits(journal: Journal, k: int) -> bool:

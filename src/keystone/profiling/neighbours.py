@@ -116,11 +116,13 @@ def serve(task: dict[str, Any], orders: IO[str], answers: IO[str]) -> None:
 
 
 def _round(handle: Any, k: int, prepare: Any, act: Any, answer: str) -> tuple[str, int]:
-    """One round; where memory is too small for it, say so and wait."""
+    """One round; where memory is too small for it, also if the session went on with fewer candidates, say so and wait."""
     try:
         handle.k = k
         prepare()
         act()
+        if k > 1 and handle.last.labels.shape[-1] < k:
+            raise OutOfMemory
     except Exception as error:
         if not is_out_of_memory(error):
             raise

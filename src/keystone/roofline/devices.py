@@ -15,8 +15,8 @@ class Device:
         title: as people call it.
         bandwidth: of its memory, in GB/s, from the data sheet.
         tflops: dense bfloat16 with float32 accumulation, in TFLOP/s, from the data sheet (half the figure "with sparsity").
-        eager_us: microseconds of host time for one operation of eager PyTorch. Assumed: 18 for a desktop processor, more for
-            an embedded one.
+        eager_us: microseconds of host time for one operation of eager PyTorch. Assumed, knowing four of the five timings in
+            `keystone.roofline.published` (all but the RTX 5090's): 18 for a desktop processor, more for an embedded one.
         graph_us: microseconds for one kernel of a captured graph. Assumed.
     """
 

@@ -28,11 +28,13 @@ class Model:
         repeats: how often eager attention copies a key for grouped queries.
         copies: how often a step copies the cache (clone, concatenation).
         materialised: eager attention writes its scores to memory.
-        ops: operations of one step, counted with a dispatch mode; `shared_ops` where the context is shared.
+        ops: operations of one step; `shared_ops` where the context is shared.
+        counted: which of these two were counted, once, with a ``TorchDispatchMode``, when this model was sketched. The code
+            that counted is not part of KeyStone. Any other number of operations is an estimate.
         steps: of denoising in a round.
         encoder: parameters of the encoder.
         encoder_tokens: tokens that the encoder works on.
-        encoder_ops: operations of one encoding.
+        encoder_ops: operations of one encoding. Estimated for every model.
         shares: whether there is anything exact to share; else the shared step is the plain one.
     """
 
@@ -56,6 +58,7 @@ class Model:
     encoder: float
     encoder_tokens: int
     encoder_ops: int
+    counted: tuple[str, ...]
     shares: bool = True
 
 
@@ -63,33 +66,33 @@ MODELS: dict[str, Model] = {
     "pi05": Model(
         "π0.5", 16, weights=311, time_weights=117, context_weights=0, suffix=50, prefix=968, layers=18, query_width=2048,
         head=256, cache_width=512, repeats=8, copies=2, materialised=True, ops=1002, shared_ops=802, steps=10, encoder=2400,
-        encoder_tokens=968, encoder_ops=2200,
+        encoder_tokens=968, encoder_ops=2200, counted=("ops", "shared_ops"),
     ),
     "smolvla": Model(
         "SmolVLA", 16, weights=90, time_weights=0, context_weights=1.64, suffix=50, prefix=241, layers=16, query_width=960,
         head=64, cache_width=640, repeats=3, copies=1, materialised=True, ops=996, shared_ops=753, steps=10, encoder=250,
-        encoder_tokens=1200, encoder_ops=1700,
+        encoder_tokens=1200, encoder_ops=1700, counted=("ops", "shared_ops"),
     ),
     "groot": Model(
         "GR00T N1.6", 4, weights=830, time_weights=151, context_weights=101, suffix=17, prefix=286, layers=16,
-        query_width=1536, head=64, cache_width=3072, repeats=1, copies=0, materialised=False, ops=665, shared_ops=600,
-        steps=4, encoder=1900, encoder_tokens=286, encoder_ops=1200,
+        query_width=1536, head=48, cache_width=3072, repeats=1, copies=0, materialised=False, ops=665, shared_ops=600,
+        steps=4, encoder=1900, encoder_tokens=286, encoder_ops=1200, counted=("ops",),
     ),
     # Vision-language tokens run through the denoiser jointly with the actions: they are part of the suffix.
     "xvla": Model(
         "X-VLA", 4, weights=302, time_weights=0, context_weights=0, suffix=276, prefix=0, layers=24, query_width=1024,
         head=64, cache_width=0, repeats=1, copies=0, materialised=False, ops=268, shared_ops=268, steps=10, encoder=560,
-        encoder_tokens=300, encoder_ops=1500, shares=False,
+        encoder_tokens=300, encoder_ops=1500, counted=("ops", "shared_ops"), shares=False,
     ),
     "starvla": Model(
         "StarVLA", 16, weights=116, time_weights=19, context_weights=25, suffix=49, prefix=350, layers=8, query_width=768,
         head=64, cache_width=1536, repeats=1, copies=0, materialised=False, ops=340, shared_ops=310, steps=4, encoder=3500,
-        encoder_tokens=350, encoder_ops=2000,
+        encoder_tokens=350, encoder_ops=2000, counted=(),
     ),
     "fastwam": Model(
         "Fast-WAM", 16, weights=1000, time_weights=0, context_weights=0, suffix=33, prefix=400, layers=30, query_width=3072,
         head=64, cache_width=6144, repeats=1, copies=1, materialised=True, ops=900, shared_ops=850, steps=10, encoder=5000,
-        encoder_tokens=400, encoder_ops=2500,
+        encoder_tokens=400, encoder_ops=2500, counted=(),
     ),
 }  # fmt: skip
 
