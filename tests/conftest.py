@@ -14,3 +14,6 @@ import torch
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("keystone", deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("keystone")
+
+#: Doctests are in src; two files of this name would be taken for one module.
+collect_ignore_glob = ["*/conftest.py"]
