@@ -71,10 +71,11 @@ def attach(
         temperature: factor on the initial noise; below 1 the candidates lie closer together.
         seed: makes the noise of all rounds reproducible; None draws from torch's global generator. For a single call:
             ``with handle.seeded(123): policy.select_action(batch)``.
-        space: what counts in distances; default the real dimensions and the steps that are executed, from the policy.
-            Required where chunks are padded and the policy cannot tell (GR00T's action head, X-VLA).
-        execute: steps of a chunk that are executed before the next round, if fewer than the policy's configuration says; only
-            they count in distances, unless ``space`` names others.
+        space: what counts in distances. Where it names no ``dims`` or no ``steps``, the real dimensions and the executed steps
+            count, as the policy tells; ``steps=slice(None)`` counts all. Required where chunks are padded and the policy
+            cannot tell (GR00T's action head, X-VLA).
+        execute: steps of a chunk that are executed before the next round, if not as many as the policy's configuration says;
+            only they count in distances, unless ``space`` names others, and rules that look back look past them.
         metric: "l2", "l1" or "cosine".
         site: for a policy without an adapter: the method (``"sample"``, ``"model.sample"``) that draws the noise and returns
             chunks (B, T, D); it is vectorised with ``torch.vmap``, and has one seed per round, not one per row.
