@@ -132,7 +132,8 @@ def attach(
     refusal = adapter.refuse(owner)
     if refusal:
         raise KeystoneError(f"KeyStone cannot be attached to {adapter.name}: {refusal}")
-    for encoder, name in adapter.encoders(owner):
+    encoders, seams = tuple(adapter.encoders(owner)), list(adapter.seams(owner))
+    for encoder, name in encoders:
         if not callable(getattr(encoder, name, None)):
             raise KeystoneError(
                 f"adapter {adapter.name}: {type(encoder).__name__} has no method {name!r} to encode with"
@@ -141,9 +142,9 @@ def attach(
         check_compiler(adapter, owner)
     handle = Handle(adapter, adapter.config(owner), bound, metric, space, execute)
     session = Session(
-        k=candidates, temperature=float(temperature), seed=seed, choose=handle, encoders=tuple(adapter.encoders(owner)),
-        checked=not check, thorough=check == "all", keep=keep, owner=owner, fast=fast, compile=compile,
-        path="undecided" if check else "plain",
+        k=candidates, temperature=float(temperature), seed=seed, choose=handle, encoders=encoders,
+        sampling=tuple(module for module, _ in seams), checked=not check, thorough=check == "all", keep=keep, owner=owner,
+        fast=fast and bool(check), compile=compile, path="undecided" if check else "plain",
     )  # fmt: skip
     handle.session = session
     encoding: list[tuple[Any, type[Seam]]] = []
@@ -151,9 +152,9 @@ def attach(
         from keystone.profiling.auto import FirstRound, noting_seam
 
         session.tuner = FirstRound(handle, profiles)
-        encoding = [(encoder, noting_seam(name)) for encoder, name in adapter.encoders(owner)]
+        encoding = [(encoder, noting_seam(name)) for encoder, name in encoders]
     try:
-        for module, seam in [*adapter.seams(owner), *encoding]:
+        for module, seam in [*seams, *encoding]:
             swap_in(module, seam, session)
         if bound.remembers and hasattr(owner, "reset"):
             swap_in(owner, ResetSeam, session)

@@ -108,15 +108,15 @@ class Handle:
     @k.setter
     def k(self, value: int) -> None:
         whole("k", value)
-        finding = self.session.finding
-        if finding is not None and finding.k == 1 < value:  # one candidate proves nothing about several: check again
-            self.session.encoders = tuple(self.sampler.encoders(self.session.owner))
-            self.session.checked = False
-        self.session.k, self.session.tuner = value, None
+        session = self.session
+        with session.checking:  # not in the middle of a self-check
+            if session.finding is not None and session.finding.k == 1 < value:
+                session.checked = False  # one candidate proves nothing about several: check again
+            session.k, session.tuner = value, None
 
     @property
     def path(self) -> str:
-        """How candidates are drawn: "fast" or "plain"; "undecided" before the first round."""
+        """How the last round's candidates were drawn: "fast" or "plain"; "undecided" before the first round."""
         return self.session.path
 
     @property
