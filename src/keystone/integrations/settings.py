@@ -69,8 +69,9 @@ class Settings:
         Traceback (most recent call last):
         ValueError: KEYSTONE_K=many: expected a whole number
         """
-        names = ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "FAST", "COMPILE", "PARAMS", "LOG", "PROFILES")
-        known = {"KEYSTONE_" + name for name in names}
+        names = ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "FAST", "COMPILE", "PARAMS")
+        elsewhere = ("LOG", "PROFILES", "UPSTREAM")  # obeyed by others of ours: no settings
+        known = {"KEYSTONE_" + name for name in (*names, *elsewhere)}
         for name in environ:
             if name.startswith("KEYSTONE_") and name not in known:
                 raise ValueError(f"unknown variable {name} in the environment: {nearest_name(name, known)}")
