@@ -352,6 +352,23 @@ def test_no_counter_stays_on_the_encoder_if_k_changes_during_a_round(
     assert "forward" not in vars(policy.encoder)
 
 
+class HiddenEncoder(HeldAdapter):
+    """Like openpi's: once attached, the policy no longer tells how it encodes."""
+
+    def encoders(self, policy: Any) -> list[tuple[Any, str]]:
+        return [] if "_keystone" in vars(policy) else super().encoders(policy)
+
+
+def test_the_check_of_a_larger_k_still_knows_the_encoders(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ADAPTERS, HiddenEncoder.name, HiddenEncoder())
+    use(head, exact)
+    handle = keystone.attach(Held(head), k=1, seed=0)
+    head.sample(torch.zeros(1, 8))
+    handle.k = 4
+    head.sample(torch.zeros(1, 8))
+    assert (handle.session.finding.k, handle.session.finding.calls) == (4, {"forward": 0})
+
+
 def test_k_waits_for_a_check_that_is_under_way(head: Head) -> None:
     use(head, exact)
     handle = keystone.attach(head, k=4, seed=0)
