@@ -71,10 +71,11 @@ def attach(
         temperature: factor on the initial noise; below 1 the candidates lie closer together.
         seed: makes the noise of all rounds reproducible; None draws from torch's global generator. For a single call:
             ``with handle.seeded(123): policy.select_action(batch)``.
-        space: what counts in distances; default the real dimensions and the steps that are executed, from the policy.
-            Required where chunks are padded and the policy cannot tell (GR00T's action head, X-VLA).
-        execute: steps of a chunk that are executed before the next round, if fewer than the policy's configuration says; only
-            they count in distances, unless ``space`` names others.
+        space: what counts in distances. Where it names no ``dims`` or no ``steps``, the real dimensions and the executed steps
+            count, as the policy tells; ``steps=slice(None)`` counts all. Required where chunks are padded and the policy
+            cannot tell (GR00T's action head, X-VLA).
+        execute: steps of a chunk that are executed before the next round, if not as many as the policy's configuration says;
+            only they count in distances, unless ``space`` names others, and rules that look back look past them.
         metric: "l2", "l1" or "cosine".
         site: for a policy without an adapter: the method (``"sample"``, ``"model.sample"``) that draws the noise and returns
             chunks (B, T, D); it is vectorised with ``torch.vmap``, and has one seed per round, not one per row.
@@ -131,7 +132,8 @@ def attach(
     refusal = adapter.refuse(owner)
     if refusal:
         raise KeystoneError(f"KeyStone cannot be attached to {adapter.name}: {refusal}")
-    for encoder, name in adapter.encoders(owner):
+    encoders, seams = tuple(adapter.encoders(owner)), list(adapter.seams(owner))
+    for encoder, name in encoders:
         if not callable(getattr(encoder, name, None)):
             raise KeystoneError(
                 f"adapter {adapter.name}: {type(encoder).__name__} has no method {name!r} to encode with"
@@ -140,9 +142,9 @@ def attach(
         check_compiler(adapter, owner)
     handle = Handle(adapter, adapter.config(owner), bound, metric, space, execute)
     session = Session(
-        k=candidates, temperature=float(temperature), seed=seed, choose=handle, encoders=tuple(adapter.encoders(owner)),
-        checked=not check, thorough=check == "all", keep=keep, owner=owner, fast=fast, compile=compile,
-        path="undecided" if check else "plain",
+        k=candidates, temperature=float(temperature), seed=seed, choose=handle, encoders=encoders,
+        sampling=tuple(module for module, _ in seams), checked=not check, thorough=check == "all", keep=keep, owner=owner,
+        fast=fast and bool(check), compile=compile, path="undecided" if check else "plain",
     )  # fmt: skip
     handle.session = session
     encoding: list[tuple[Any, type[Seam]]] = []
@@ -150,9 +152,9 @@ def attach(
         from keystone.profiling.auto import FirstRound, noting_seam
 
         session.tuner = FirstRound(handle, profiles)
-        encoding = [(encoder, noting_seam(name)) for encoder, name in adapter.encoders(owner)]
+        encoding = [(encoder, noting_seam(name)) for encoder, name in encoders]
     try:
-        for module, seam in [*adapter.seams(owner), *encoding]:
+        for module, seam in [*seams, *encoding]:
             swap_in(module, seam, session)
         if bound.remembers and hasattr(owner, "reset"):
             swap_in(owner, ResetSeam, session)

@@ -51,10 +51,9 @@ class Handle:
         sampler: the adapter itself.
         rule: the rule with its parameters.
         metric: "l2", "l1" or "cosine".
-        space: what counts in distances, or None for the policy's real dimensions and executed steps. Where chunks are padded,
-            what a space leaves open (``dims`` or ``steps``) comes from the policy too.
-        execute: steps of a chunk that whoever calls the policy executes at most, or None for what the policy's configuration
-            says.
+        space: what counts in distances. What it leaves open (``dims`` or ``steps``; both, if it is None) comes from the policy:
+            its real dimensions, its executed steps.
+        execute: steps of a chunk that whoever calls the policy executes, or None for what the policy's configuration says.
         last: the `Selection` of the last round (batched), or None.
         on_round: a function that is called with a `Chosen` after every round, or None.
     """
@@ -109,15 +108,15 @@ class Handle:
     @k.setter
     def k(self, value: int) -> None:
         whole("k", value)
-        finding = self.session.finding
-        if finding is not None and finding.k == 1 < value:  # one candidate proves nothing about several: check again
-            self.session.encoders = tuple(self.sampler.encoders(self.session.owner))
-            self.session.checked = False
-        self.session.k, self.session.tuner = value, None
+        session = self.session
+        with session.checking:  # not in the middle of a self-check
+            if session.finding is not None and session.finding.k == 1 < value:
+                session.checked = False  # one candidate proves nothing about several: check again
+            session.k, session.tuner = value, None
 
     @property
     def path(self) -> str:
-        """How candidates are drawn: "fast" or "plain"; "undecided" before the first round."""
+        """How the last round's candidates were drawn: "fast" or "plain"; "undecided" before the first round."""
         return self.session.path
 
     @property
@@ -130,17 +129,14 @@ class Handle:
             return {**self._counts, **self._sums, "consensus": self._sums["consensus"] / chunks}
 
     def space_with(self, whole: bool = False, gripper: int | None = None) -> ActionSpace:
-        """The policy's real dimensions and executed steps as a space that can be changed and set as ``space``.
+        """A space that can be set as ``space``: the policy's real dimensions, and its executed steps or all.
 
         Args:
             whole: all steps of the chunk count, executed or not.
             gripper: a dimension that opens or closes: compared, and voted on by rules that average, as one or the other. The
                 sampler's actions are normalised, so that 0 lies between.
         """
-        window = self._window()
-        steps = None if whole or window is None else slice(window.start, window.start + window.steps)
-        grippers = None if gripper is None else {gripper: 0.0}
-        return ActionSpace(dims=window.dims if window else None, steps=steps, gripper=grippers)
+        return ActionSpace(steps=slice(None) if whole else None, gripper=None if gripper is None else {gripper: 0.0})
 
     def seeded(self, seeds: Sequence[int] | Iterator[int] | int) -> AbstractContextManager[None]:
         """Within ``with handle.seeded(7):`` the noise follows from the seed, or from one seed for each row of the batch; of an
@@ -192,14 +188,12 @@ class Handle:
         window = self.sampler.window(self._config)
         if self.execute is None:
             return window
-        return (
-            Window(None, 0, self.execute) if window is None else replace(window, steps=min(window.steps, self.execute))
-        )
+        return Window(None, 0, self.execute) if window is None else replace(window, steps=self.execute)
 
     def _space(self, drawn: Drawn) -> ActionSpace | None:
-        """The caller's space, or the real dimensions and the steps that will be executed."""
+        """The caller's space; what it leaves open are the real dimensions and the steps that will be executed."""
         given = self.space
-        if given is not None and not (self.sampler.padded and (given.dims is None or given.steps is None)):
+        if given is not None and given.dims is not None and given.steps is not None:
             return given
         window = self._window()
         self._check_known(window)
@@ -228,14 +222,12 @@ class Handle:
         if missing and self.sampler.padded:
             raise KeystoneError(
                 f"{self.sampler.name}: {self.sampler.padded}. Missing: {' and '.join(missing)}. Give them: "
-                "keystone.attach(policy, space=keystone.ActionSpace(dims=7, steps=8)), dims the robot's action dimensions and "
-                "steps those that are executed before the next observation"
+                "keystone.attach(policy, space=keystone.ActionSpace(dims=7), execute=8), dims being the robot's action "
+                "dimensions and execute the steps that are executed before the next observation"
             )
 
     def _executed(self) -> int | None:
         """How many steps of a chunk pass before the next one; None if nobody says."""
-        if self.sampler.padded and self.space is not None and isinstance(self.space.steps, int):
-            return self.space.steps
         window = self._window()
         return None if window is None else window.steps
 
@@ -243,15 +235,17 @@ class Handle:
         """The rule, told what the previous chunk had planned from now on, if it wants to know."""
         previous, executed = self._previous, self._executed()
         rows = drawn.candidates.shape[0]
-        if not self.rule.remembers or previous is None or executed is None or len(previous) != rows:
+        if not self.rule.remembers or previous is None or len(previous) != rows:
             return self.rule
         ahead = previous[:, executed:]
-        if not ahead.shape[1]:
+        if executed is None or not ahead.shape[1]:
             if not self._warned:
                 self._warned = True
-                log.warning(
-                    "KeyStone: every chunk is executed to its end, so rule %s has nothing to look back at",
-                    self.rule.name,
+                reason = (
+                    "nobody says how many steps of a chunk are executed (give execute=…)"
+                    if executed is None
+                    else "every chunk is executed to its end"
                 )
+                log.warning("KeyStone: %s, so rule %s has nothing to look back at", reason, self.rule.name)
             return self.rule
         return replace(self.rule, previous=ahead)  # type: ignore[call-arg]

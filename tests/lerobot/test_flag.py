@@ -77,6 +77,27 @@ def test_k_is_sixteen_if_only_something_else_is_given(load):
     assert keystone.attached(load("--keystone.rule=medoid")).k == 16
 
 
+def test_k_may_be_found_by_itself(load, monkeypatch, tmp_path):
+    monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
+    assert keystone.attached(load("--keystone.k=auto")).session.tuner is not None
+    monkeypatch.setenv("KEYSTONE_K", "auto")
+    assert keystone.attached(load()).session.tuner is not None
+    assert keystone.attached(load("--keystone.k=4")).session.tuner is None
+    with pytest.raises(ValueError, match="k='many'"):
+        load("--keystone.k=many")
+
+
+def test_variables_that_are_no_settings_do_not_turn_it_on(load, monkeypatch, tmp_path):
+    for name in ("LOG", "PROFILES", "UPSTREAM"):
+        monkeypatch.setenv(f"KEYSTONE_{name}", str(tmp_path))
+    assert keystone.attached(load()) is None
+    monkeypatch.setattr(flag, "install", lambda: "it does not fit")
+    monkeypatch.setattr(sys, "argv", ["lerobot-eval"])
+    importlib.reload(lerobot_policy_keystone)  # nor do they end a command that does not use it
+    monkeypatch.undo()
+    importlib.reload(lerobot_policy_keystone)
+
+
 def test_parameters_reach_the_rule(load):
     assert keystone.attached(load("--keystone.rule=coherent", "--keystone.share=0.5")).rule.share == 0.5
 
@@ -216,7 +237,7 @@ def test_a_plugin_that_cannot_be_imported_ends_commands_that_use_it(monkeypatch)
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"KEYSTONE_K": "many"}, "KEYSTONE_K=many"),
+        ({"KEYSTONE_K": "many"}, "KEYSTONE_K=many: expected a whole number, or auto"),
         ({"KEYSTONE_K": "0"}, "k=0"),
         ({"KEYSTONE_KK": "8"}, "did you mean 'KEYSTONE_K'"),
         ({"KEYSTONE_TAU": "0.5"}, "unknown variable KEYSTONE_TAU"),

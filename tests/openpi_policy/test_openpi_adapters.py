@@ -133,7 +133,7 @@ def test_rows_of_a_batch_are_chosen_for_separately(name):
 
 
 def test_a_rule_that_looks_back_forgets_at_reset(policy):
-    handle = keystone.attach(policy, k=4, rule="coherent", seed=0, space=keystone.ActionSpace(steps=2))
+    handle = keystone.attach(policy, k=4, rule="coherent", seed=0, execute=2)
     policy.infer(observation())
     assert handle._previous is not None
     policy.reset()

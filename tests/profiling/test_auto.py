@@ -134,7 +134,7 @@ def test_where_nothing_is_free_it_says_that_it_is_off(clock, caplog):
     assert handle.k == 1
     assert "KeyStone is off (K=1)" in caplog.text
     policy(OBSERVATION)
-    assert handle.stats["rounds"] == 1  # from then on the policy runs its own code
+    assert handle.stats["rounds"] == 0  # that round, and from then on, the policy runs its own code
 
 
 def test_a_k_given_before_the_first_round_is_final(timed, stored):

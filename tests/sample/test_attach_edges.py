@@ -7,8 +7,11 @@ import pytest
 import torch
 
 import keystone
-from keystone import KeystoneError
+from keystone import ActionSpace, KeystoneError
 from keystone.sample import adapter
+from keystone.sample.adapters import ADAPTERS
+from keystone.sample.session import Drawn
+from keystone.sample.site import SiteAdapter
 
 
 class Sampler(torch.nn.Module):
@@ -221,3 +224,88 @@ def test_the_handle_says_what_is_on(policy):
     assert repr(handle).startswith(
         "<KeyStone: K=4, rule medoid, adapter site, plain path, 1 rounds; last: medoid chose candidate "
     )
+
+
+class Wide(torch.nn.Module):
+    """Chunks of 12 steps and 32 dimensions, of which 7 are real; ten steps are executed, from the second on."""
+
+    def sample(self):
+        return torch.randn(1, 12, 32)
+
+
+class WideAdapter(SiteAdapter):
+    name = "wide"
+
+    def __init__(self, padded=""):
+        super().__init__(Wide(), "sample")
+        self.padded = padded
+
+    def owns(self, policy):
+        return isinstance(policy, Wide)
+
+    def window(self, config):
+        return adapter.Window(7, 1, 10)
+
+
+@pytest.fixture(params=["", "chunks are padded"])
+def wide(request, monkeypatch):
+    monkeypatch.setitem(ADAPTERS, "wide", WideAdapter(request.param))
+    return Wide()
+
+
+def counted(handle, delay=0):
+    """The steps and dimensions that count in a round."""
+    layout = handle._space(Drawn(0, (0,), torch.zeros(1, 4, 12, 32), delay, 0.0)).layout(12, 32)
+    return list(layout.steps), sorted({*layout.plain, *(dim for dim, _ in layout.grippers)})
+
+
+REAL = list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "dims"),
+    [
+        ({}, range(1, 11), REAL),
+        ({"space": ActionSpace(steps=5)}, range(5), REAL),
+        ({"space": ActionSpace(dims=[0, 2])}, range(1, 11), [0, 2]),
+        ({"space": ActionSpace(gripper={6: 0})}, range(1, 11), REAL),
+        ({"space": ActionSpace(gripper={6: 0}), "execute": 5}, range(1, 6), REAL),
+        ({"space": ActionSpace(steps=slice(None))}, range(12), REAL),
+        ({"space": ActionSpace(dims=slice(None)), "execute": 3}, range(1, 4), list(range(32))),
+        ({"execute": 11}, range(1, 12), REAL),
+        ({"execute": 30}, range(1, 12), REAL),
+    ],
+)
+def test_what_a_space_leaves_open_comes_from_the_policy(wide, options, steps, dims):
+    assert counted(keystone.attach(wide, k=4, **options)) == (list(steps), dims)
+
+
+def test_a_delay_moves_the_executed_steps(wide):
+    handle = keystone.attach(wide, k=4, space=ActionSpace(gripper={6: 0}), execute=5)
+    assert counted(handle, delay=2) == ([3, 4, 5, 6, 7], REAL)
+
+
+def test_a_space_made_by_the_handle(wide):
+    handle = keystone.attach(wide, k=4, execute=4)
+    for whole, steps in ((True, range(12)), (False, range(1, 5))):
+        handle.space = handle.space_with(whole=whole, gripper=6)
+        assert counted(handle) == (list(steps), REAL)
+
+
+def test_rules_that_look_back_look_past_what_is_executed(wide, caplog):
+    """Steps that count are not steps that are executed: only `execute` and the policy say those."""
+    for options, executed in (({"space": ActionSpace(steps=2)}, 10), ({"execute": 3}, 3)):
+        handle = keystone.attach(wide, k=4, rule="coherent", **options)
+        rounds = [Drawn(number, (0,), torch.randn(1, 4, 12, 32), 0, 0.0) for number in range(2)]
+        before = handle(rounds[0])
+        assert np.array_equal(handle._with_previous(rounds[1]).previous, before[:, executed:])
+        keystone.detach(wide)
+    assert not caplog.records
+
+
+def test_a_rule_that_cannot_look_back_says_why(policy, caplog):
+    keystone.attach(policy, k=4, rule="coherent", site="act", space=ActionSpace(steps=2))
+    for _ in range(3):
+        policy.act(ONE)
+    (warning,) = caplog.records
+    assert "nobody says how many steps of a chunk are executed (give execute=…)" in warning.message

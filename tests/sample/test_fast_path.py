@@ -1,8 +1,11 @@
 """A fast path is taken only where it proves to be exact: how a session settles on one, whatever the policy."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,6 +15,8 @@ import keystone
 from keystone import KeystoneError
 from keystone.sample.adapter import Adapter, Seam, Window
 from keystone.sample.adapters import ADAPTERS
+from keystone.sample.session import Session
+from keystone.sample.shadow import shadowed
 from keystone.sample.widen import widen
 
 Draw = Callable[[Tensor, int], Tensor]
@@ -23,6 +28,10 @@ class Head(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 8)
+        self.delay = 0
+
+    def reset(self) -> None:
+        pass
 
     def sample(self, context: Tensor, noise: Tensor | None = None) -> Tensor:
         noise = torch.randn(len(context), 4, 2) if noise is None else noise
@@ -48,6 +57,7 @@ class HeadSeam(Seam):
             batch=len(context),
             shape=(4, 2),
             device="cpu",
+            delay=self.delay,
         )
 
 
@@ -177,3 +187,215 @@ def test_adapter_without_a_step_cannot_be_compiled(head: Head) -> None:
     with pytest.raises(KeystoneError, match="adapter head-with-a-fast-path has no denoising step"):
         keystone.attach(head, compile=True)
     assert keystone.attached(head) is None
+
+
+class Held(nn.Module):
+    """A policy that encodes in bfloat16 and holds a head in float32."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self.encoder, self.model = nn.Linear(8, 8).bfloat16(), head
+
+    def reset(self) -> None:
+        pass
+
+
+class HeldAdapter(HeadAdapter):
+    name = "held-head"
+
+    def owns(self, policy: Any) -> bool:
+        return isinstance(policy, Held)
+
+    def module(self, policy: Any) -> Any:
+        return policy.model
+
+    def encoders(self, policy: Any) -> list[tuple[Any, str]]:
+        return [(policy.encoder, "forward")]
+
+
+@pytest.mark.parametrize("options", [{"k": "auto"}, {"k": 8, "rule": "coherent"}])
+def test_coarse_weights_outside_the_sampler_excuse_nothing(
+    head: Head, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
+    monkeypatch.setitem(ADAPTERS, HeldAdapter.name, HeldAdapter())
+    use(head, slightly_wrong)
+    handle = keystone.attach(Held(head), **options)
+    head.sample(torch.zeros(3, 8))
+    assert handle.path == "plain"
+
+
+def autocast(head: Head) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        head.sample(torch.zeros(1, 8))
+
+
+def gradients(head: Head) -> None:
+    with torch.enable_grad():
+        head.sample(torch.zeros(1, 8))
+
+
+def several(head: Head) -> None:
+    head.sample(torch.zeros(3, 8))
+
+
+def delayed(head: Head) -> None:
+    head.delay = 1
+    head.sample(torch.zeros(1, 8))
+
+
+@pytest.mark.parametrize("other", [autocast, gradients, several, delayed])
+def test_every_situation_is_checked_once(
+    head: Head, monkeypatch: pytest.MonkeyPatch, other: Callable[[Head], None]
+) -> None:
+    use(head, exact)
+    handle = keystone.attach(head, k=8, seed=0)
+    own, singles = Head.sample, []
+
+    def counted(self: Head, context: Tensor, noise: Tensor | None = None) -> Tensor:
+        singles.append(noise is None)
+        return own(self, context, noise)
+
+    monkeypatch.setattr(Head, "sample", counted)
+    head.sample(torch.zeros(1, 8))
+    for checks in (3, 0):
+        singles.clear()
+        other(head)
+        assert sum(singles) == checks
+        assert handle.path == "fast"
+
+
+@pytest.mark.parametrize("other", [autocast, gradients, several, delayed])
+def test_path_that_is_wrong_in_another_situation_is_left(
+    head: Head, caplog: pytest.LogCaptureFixture, other: Callable[[Head], None]
+) -> None:
+    use(head, exact)
+    handle = keystone.attach(head, k=8, seed=0)
+    head.sample(torch.zeros(1, 8))
+    assert handle.path == "fast"
+    use(head, lambda *args: exact(*args) + 1)
+    other(head)
+    assert handle.path == "plain"
+    assert "differ from single calls" in caplog.text
+    head.delay = 0
+    head.sample(torch.zeros(1, 8))
+    assert head.drawn[-1] == "plain"
+
+
+def test_path_that_fails_later_costs_no_round(head: Head, caplog: pytest.LogCaptureFixture) -> None:
+    use(head, exact)
+    handle = keystone.attach(head, k=8, seed=0)
+    head.sample(torch.zeros(1, 8))
+    with pytest.raises(RuntimeError, match="must match the size"):
+        head.sample(torch.zeros(1, 5))
+    assert (handle.path, caplog.records) == ("fast", []), "it was the observation"
+    use(head, broken)
+    for _ in range(2):
+        assert head.sample(torch.zeros(1, 8)).isfinite().all()
+    assert handle.path == "plain"
+    assert head.drawn[-3:] == ["fast", "plain", "plain"]
+    (warning,) = caplog.records
+    assert "RuntimeError: no such layer" in warning.message
+
+
+def test_memory_that_runs_out_is_no_reason_to_leave_the_fast_path(head: Head) -> None:
+    use(head, exact)
+    handle = keystone.attach(head, k=8, seed=0)
+    head.sample(torch.zeros(1, 8))
+
+    def small(head: Head, context: Tensor, noise: Tensor, k: int) -> Tensor:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory (simulated)")
+
+    use(head, small)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        head.sample(torch.zeros(1, 8))
+    use(head, exact)
+    head.sample(torch.zeros(1, 8))
+    assert (handle.path, head.drawn[-1]) == ("fast", "fast")
+
+
+def test_path_says_how_the_last_round_was_drawn(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(head, exact)
+    handle = keystone.attach(head, k=8, seed=0)
+    head.sample(torch.zeros(1, 8))
+    own = Session.round
+    with monkeypatch.context() as patch:  # a seam that has no fast path for this observation
+        patch.setattr(Session, "round", lambda *args, fast, **kwargs: own(*args, **kwargs))
+        head.sample(torch.zeros(1, 8))
+        assert handle.path == "plain"
+    head.sample(torch.zeros(1, 8))
+    assert handle.path == "fast"
+
+
+def test_no_counter_stays_on_the_encoder_if_k_changes_during_a_round(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ADAPTERS, HeldAdapter.name, HeldAdapter())
+    policy = Held(head)
+    use(head, exact)
+    handle = keystone.attach(policy, k=1, seed=0)
+    head.sample(torch.zeros(1, 8))
+    plain, watched = Head.sample, []
+
+    def changing(self: Head, context: Tensor, noise: Tensor | None = None) -> Tensor:
+        watched.append("forward" in vars(policy.encoder))
+        return plain(self, context, noise)
+
+    own = Session._proved  # somebody sets K just after the round has asked
+    monkeypatch.setattr(Session, "_proved", lambda *args: (own(*args), setattr(handle, "k", 4))[0])
+    monkeypatch.setattr(Head, "sample", changing)
+    head.sample(torch.zeros(1, 8))
+    assert watched == [False], "a round that does not wait for others must not count"
+    monkeypatch.setattr(Session, "_proved", own)
+    head.sample(torch.zeros(1, 8))
+    assert True in watched, "K = 4 is checked, with its encoders"
+    assert "forward" not in vars(policy.encoder)
+
+
+class HiddenEncoder(HeldAdapter):
+    """Like openpi's: once attached, the policy no longer tells how it encodes."""
+
+    def encoders(self, policy: Any) -> list[tuple[Any, str]]:
+        return [] if "_keystone" in vars(policy) else super().encoders(policy)
+
+
+def test_the_check_of_a_larger_k_still_knows_the_encoders(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ADAPTERS, HiddenEncoder.name, HiddenEncoder())
+    use(head, exact)
+    handle = keystone.attach(Held(head), k=1, seed=0)
+    head.sample(torch.zeros(1, 8))
+    handle.k = 4
+    head.sample(torch.zeros(1, 8))
+    assert (handle.session.finding.k, handle.session.finding.calls) == (4, {"forward": 0})
+
+
+def test_k_waits_for_a_check_that_is_under_way(head: Head) -> None:
+    use(head, exact)
+    handle = keystone.attach(head, k=4, seed=0)
+    setting = threading.Thread(target=setattr, args=(handle, "k", 8))
+    with handle.session.checking:
+        setting.start()
+        setting.join(0.1)
+        assert handle.k == 4
+    setting.join()
+    assert handle.k == 8
+
+
+def test_wrappers_come_off_if_one_of_them_cannot_go_on() -> None:
+    head = Head()
+    with pytest.raises(AttributeError), shadowed([(head, "sample"), (head, "none")], lambda method, name: method):
+        pass
+    assert "sample" not in vars(head)
+
+
+def test_auto_that_settles_on_one_candidate_leaves_that_round_alone(head: Head) -> None:
+    use(head, exact)
+    handle = keystone.attach(head, k=4)
+    handle.session.tuner = Mock(return_value=1)
+    torch.manual_seed(1)
+    chunk = head.sample(torch.zeros(1, 8))
+    assert (handle.k, handle.stats["rounds"], chunk.shape) == (1, 0, (1, 4, 2))
+    site = keystone.attach(Head(), k=4, site="sample")
+    site.session.tuner = Mock(return_value=1)
+    site.session.owner.sample(torch.zeros(1, 8))
+    assert (site.k, site.stats["rounds"]) == (1, 0)

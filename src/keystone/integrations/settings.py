@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from keystone.attach import attach
 from keystone.errors import nearest_name
@@ -24,7 +24,7 @@ class Settings:
     """Arguments of `keystone.attach` that may have been given; None and ``{}`` mean "not given". Checked when made.
 
     Attributes:
-        k: candidates per round.
+        k: candidates per round, or "auto".
         rule: name of the rule.
         temperature: factor on the initial noise.
         seed: of all rounds.
@@ -37,7 +37,7 @@ class Settings:
     Settings(k=8, rule='medoid', temperature=None, seed=None, metric=None, fast=None, compile=None, params={})
     """
 
-    k: int | None = None
+    k: int | Literal["auto"] | None = None
     rule: str | None = None
     temperature: float | None = None
     seed: int | None = None
@@ -47,7 +47,7 @@ class Settings:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.k is not None:
+        if self.k is not None and self.k != "auto":
             whole("k", self.k)
         if self.temperature is not None:
             number("temperature", self.temperature)
@@ -67,10 +67,11 @@ class Settings:
         {'tau': 0.5, 'clusters': 3}
         >>> Settings.from_environment({"KEYSTONE_K": "many"})
         Traceback (most recent call last):
-        ValueError: KEYSTONE_K=many: expected a whole number
+        ValueError: KEYSTONE_K=many: expected a whole number, or auto
         """
-        names = ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "FAST", "COMPILE", "PARAMS", "LOG", "PROFILES")
-        known = {"KEYSTONE_" + name for name in names}
+        names = ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "FAST", "COMPILE", "PARAMS")
+        elsewhere = ("LOG", "PROFILES", "UPSTREAM")  # obeyed by others of ours: no settings
+        known = {"KEYSTONE_" + name for name in (*names, *elsewhere)}
         for name in environ:
             if name.startswith("KEYSTONE_") and name not in known:
                 raise ValueError(f"unknown variable {name} in the environment: {nearest_name(name, known)}")
@@ -85,7 +86,7 @@ class Settings:
                 raise ValueError(f"KEYSTONE_{name}={text}: expected {wanted}") from None
 
         return cls(
-            k=read("K", int, "a whole number"),
+            k=read("K", parse_k, "a whole number, or auto"),
             rule=read("RULE", str, "a name"),
             temperature=read("TEMPERATURE", float, "a number"),
             seed=read("SEED", int, "a whole number"),
@@ -140,6 +141,15 @@ class Settings:
         if path:
             handle.on_round = RoundLog(path)
         return handle
+
+
+def parse_k(text: str) -> int | Literal["auto"]:
+    """K from a command line or the environment.
+
+    >>> parse_k("16"), parse_k("auto")
+    (16, 'auto')
+    """
+    return "auto" if text == "auto" else int(text)
 
 
 def _truth(text: str) -> bool:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import copy
-import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from numbers import Integral
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -22,14 +19,11 @@ from torch import Tensor
 from keystone.errors import KeystoneError
 from keystone.sample.check import Finding, count_calls, verify
 from keystone.sample.noise import SeededDraws, aside, global_generator, initial_noise, mix
+from keystone.sample.seeds import given_to, giving, rows_from, spread
+from keystone.sample.situation import Situation, coarsest_type
 from keystone.sample.vectorise import sample_vectorised
 
 log = logging.getLogger("keystone")
-
-#: Seeds that the caller gave within a `Session.seeded` block, in this thread or task, by the session's id.
-_given_seeds: contextvars.ContextVar[Mapping[int, tuple[int, ...] | Iterator[int] | int]] = contextvars.ContextVar(
-    "keystone_seeds", default=MappingProxyType({})
-)
 
 
 @dataclass(frozen=True)
@@ -92,11 +86,13 @@ class Session:
         seed: of all rounds, or None to draw each round's seed from torch's global generator.
         choose: who reduces K candidates to one.
         encoders: the (object, method name) pairs that encode the context; called once per observation, whatever K.
+        sampling: the modules that take part in the sampling, whose weights tell how exact it can be.
         checked: the self-check has passed, or was not wanted.
         thorough: it compares all candidates, not only three.
         finding: what it found.
-        fast: draw on the fast path, where the seam offers one and the self-check finds it exact.
-        path: the one on which candidates are drawn: "fast" or "plain"; "undecided" before the first round.
+        fast: draw on the fast path, where the seam offers one and the self-check finds it exact; False once it did not.
+        proved: the situations in which it did.
+        path: the one on which the last round drew: "fast" or "plain"; "undecided" before the first.
         compile: compile the denoising step.
         tuner: finds K in the first round; None once it has.
         owner: the object that was attached to.
@@ -108,10 +104,12 @@ class Session:
     seed: int | None
     choose: Choose
     encoders: Sequence[tuple[Any, str]] = ()
+    sampling: Sequence[Any] = field(default=(), repr=False)
     checked: bool = False
     thorough: bool = False
     finding: Finding | None = None
     fast: bool = False
+    proved: set[Situation] = field(default_factory=set)
     path: str = "undecided"
     compile: bool = False
     tuner: Tuner | None = field(default=None, repr=False)
@@ -134,28 +132,14 @@ class Session:
         vars(twin).update(copy.deepcopy(parts, memo), **own)
         return twin
 
-    @contextlib.contextmanager
-    def seeded(self, seeds: Sequence[int] | Iterator[int] | int) -> Iterator[None]:
-        """Rounds within this block take their noise from ``seeds``: one for each row of the batch, or one for all.
-
-        Of an iterator every row of every round takes the next: for callers that do not know in which batches their rows
-        will come. A method named by ``site``, whose rows are not known, takes one for the round.
-        """
-        given: int | tuple[int, ...] | Iterator[int]
-        if isinstance(seeds, Iterator):
-            given = map(_seed, seeds)
-        else:
-            given = _seed(seeds) if isinstance(seeds, Integral) else tuple(map(_seed, seeds))  # type: ignore[arg-type]
-        token = _given_seeds.set({**_given_seeds.get(), id(self): given})
-        try:
-            yield
-        finally:
-            _given_seeds.reset(token)
+    def seeded(self, seeds: Sequence[int] | Iterator[int] | int) -> AbstractContextManager[None]:
+        """Rounds within this block take their noise from ``seeds``, see `keystone.sample.seeds.giving`."""
+        return giving(id(self), seeds)
 
     @property
     def untouched(self) -> bool:
         """The policy's own code runs, bit for bit: one candidate, its own noise."""
-        own_noise = self.seed is None and id(self) not in _given_seeds.get()
+        own_noise = self.seed is None and given_to(id(self)) is None
         return self.k == 1 and self.temperature == 1.0 and own_noise and self.tuner is None
 
     def round(
@@ -179,8 +163,8 @@ class Session:
         Args:
             original: the seam's own method with its own arguments, returning (B, T, D); draws its own noise.
             draw: maps initial noise (B * K, *shape) and K to candidates (B * K, T, D).
-            fast: the same in less time. It is tried in the first round, if wanted, and kept if the self-check finds it exact;
-                if it does not, or ``fast`` raises, ``draw`` is used.
+            fast: the same in less time. It is tried in the first round of every `Situation`, if wanted, and kept if the
+                self-check finds it exact; if it does not, or ``fast`` raises, then or later, ``draw`` is used from then on.
             batch: B.
             shape: of one row of initial noise.
             device: of the noise.
@@ -193,17 +177,16 @@ class Session:
         """
         if self.untouched:
             return original()
-        if self.tuner is not None:
-            self.tuner.reached()
+        self._reached()
         number, seeds = self._next(batch, seed)
 
-        def draw_with(method: Draw, k: int) -> Draws:
+        def draw_with(method: Draw, k: int, encoders: Sequence[tuple[Any, str]] = ()) -> Draws:
             noise = initial_noise(seeds, k, shape, uniform)
             if self.temperature != 1.0:
                 noise *= self.temperature
             noise = noise.to(device, dtype)
             with contextlib.ExitStack() as stack:
-                calls = stack.enter_context(count_calls(() if self.checked else self.encoders))
+                calls = stack.enter_context(count_calls(encoders))
                 later: list[Tensor] = []
                 if stochastic:  # what the sampler draws on its way is replaced, but would move the global generator
                     stack.enter_context(aside(device))
@@ -211,49 +194,85 @@ class Session:
                 candidates = method(noise, k)
             return Draws(candidates.reshape(batch, k, *candidates.shape[1:]), [noise, *later], calls)
 
-        def sample(method: Draw) -> tuple[Drawn, Draws]:
+        def sample(method: Draw, encoders: Sequence[tuple[Any, str]] = ()) -> tuple[Drawn, Draws]:
             begin = time.perf_counter()  # not synchronised: the denoising is launched while the encoder still runs
-            draws = self._with_less_memory(partial(draw_with, method))
+            draws = self._with_less_memory(partial(draw_with, method, encoders=encoders))
             return Drawn(number, seeds, draws.candidates, delay, _now(device) - begin), draws
 
         def attempt(method: Draw, path: str) -> tuple[Drawn, Finding]:
-            drawn, draws = sample(method)
+            drawn, draws = sample(method, self.encoders)
             compare = range(draws.candidates.shape[1]) if self.thorough else None
-            coarsest, distinct = precision or self._precision(dtype, device), self.temperature > 0
+            coarsest, distinct = precision or coarsest_type(self.sampling, dtype, device), self.temperature > 0
             return drawn, verify(
                 original, *draws, self.encoders, uniform, compare, coarsest, distinct=distinct, path=path
             )
 
-        # The check counts calls on objects that all threads share: until it has passed, they wait for each other.
-        with contextlib.nullcontext() if self.checked else self.checking:
-            if self.checked:
-                method = draw if fast is None or self.path != "fast" else fast
-                drawn, _ = sample(method)
+        now = Situation.now(batch, delay, dtype, device)
+        if self.k == 1 and now not in self.proved:  # one candidate proves nothing about several
+            fast = None
+        # Asked once: K, and with it the answer, may change during the round, and only those who wait may count calls, on
+        # objects that all threads share.
+        proved = self._proved(fast, now)
+        with contextlib.nullcontext() if proved else self.checking:
+            if proved or self._proved(fast, now):  # by another thread, in the meantime
+                method, drawn = self._draw(lambda method: sample(method)[0], fast, draw)
             else:
-                method, drawn = self._settle(attempt, fast if self.fast and self.k > 1 else None, draw)
+                method, drawn = self._settle(attempt, fast, draw, now)
         if self._tuned(partial(draw_with, method), batch, device):
+            if self.untouched:
+                return original()
             drawn, _ = sample(method)
         return self._finish(drawn, partial(draw_with, method))
 
+    def _reached(self) -> None:
+        tuner = self.tuner
+        if tuner is not None:
+            tuner.reached()
+
+    def _proved(self, fast: Draw | None, now: Situation) -> bool:
+        """Whether the self-check has found exact what this round would draw with."""
+        return self.checked and (fast is None or not self.fast or now in self.proved)
+
     def _settle(
-        self, attempt: Callable[[Draw, str], tuple[Drawn, Finding]], fast: Draw | None, plain: Draw
+        self, attempt: Callable[[Draw, str], tuple[Drawn, Finding]], fast: Draw | None, plain: Draw, now: Situation
     ) -> tuple[Draw, Drawn]:
-        """Find out in the first round on which path to draw from now on: the way it is drawn, and its candidates."""
+        """Find out on which path to draw from now on: the way it is drawn, and its candidates."""
         problem = ""
-        if fast is not None:
+        if fast is not None and self.fast:
             try:
                 drawn, finding = attempt(fast, "fast")
                 problem = finding.problem
             except Exception as error:  # whatever it is: the plain path does without it, or fails for the same reason
-                problem = f"it failed with {type(error).__name__}: {error}"
+                problem = _failure(error)
             if not problem:
                 self._conclude(finding)
+                self.proved.add(now)
                 return fast, drawn
         drawn, finding = attempt(plain, "plain")
         self._conclude(finding)
         if problem:
-            log.warning("KeyStone: the fast path is not used, candidates are drawn on the plain one: %s", problem)
+            self._give_up_fast(problem)
         return plain, drawn
+
+    def _draw(self, sample: Callable[[Draw], Drawn], fast: Draw | None, plain: Draw) -> tuple[Draw, Drawn]:
+        """Draw on the path that was settled on; should the fast one fail after all, on the plain one from now on."""
+        if fast is None or not self.fast:
+            self.path = "plain"
+            return plain, sample(plain)
+        try:
+            drawn = sample(fast)
+        except torch.cuda.OutOfMemoryError:  # with one candidate: the plain path takes no less
+            raise
+        except Exception as error:
+            drawn = sample(plain)  # fails too, if it is the observation that is wrong
+            self._give_up_fast(_failure(error))
+            return plain, drawn
+        self.path = "fast"
+        return fast, drawn
+
+    def _give_up_fast(self, problem: str) -> None:
+        self.fast, self.path = False, "plain"
+        log.warning("KeyStone: the fast path is not used, candidates are drawn on the plain one: %s", problem)
 
     def step(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """A denoising step as a seam should call it: compiled, where that was asked for. Give a function that lives on."""
@@ -268,8 +287,7 @@ class Session:
         """One round at a method of which nothing is known but that it draws noise and returns (B, T, D)."""
         if self.untouched:
             return original()
-        if self.tuner is not None:
-            self.tuner.reached()
+        self._reached()
         number, seeds = self._next(None)
 
         def draw_candidates(k: int) -> Draws:
@@ -281,6 +299,8 @@ class Session:
         if not self.checked:
             self._conclude(verify(original, candidates, [], {}, (), compare=(), distinct=self.temperature > 0))
         if self._tuned(draw_candidates, candidates.shape[0], candidates.device):
+            if self.untouched:
+                return original()
             begin = time.perf_counter()
             candidates = self._with_less_memory(draw_candidates).candidates
             seconds = _now(candidates.device) - begin
@@ -305,30 +325,17 @@ class Session:
         """The number of this round and the seeds of its rows; one for all where the number of rows is not known."""
         with self.lock:
             number, self.rounds = self.rounds, self.rounds + 1
-        given = _given_seeds.get().get(id(self))
-        if isinstance(given, Iterator):
-            rows = tuple(itertools.islice(given, batch or 1))
-            if len(rows) != (batch or 1):
-                raise ValueError(f"the iterator ended after {len(rows)} of {batch or 1} seeds: every row takes one")
-            return number, rows
-        if isinstance(given, tuple):
-            if batch is None:
-                return number, (mix(*given),)
-            if len(given) != batch:
-                raise ValueError(
-                    f"{len(given)} seeds were given for a batch of {batch} observations: give one for each"
-                )
-            return number, given
+        given = given_to(id(self))
         if given is not None:
-            base = mix(given)
-        elif self.seed is not None:
+            return number, rows_from(given, batch)
+        if self.seed is not None:
             base = mix(self.seed, number)
         elif own is not None:
             base = mix(own)
         else:
             with global_generator:
                 base = int(torch.randint(2**63 - 1, ()))
-        return number, tuple(mix(base, row) for row in range(batch or 1))
+        return number, spread(base, batch)
 
     def _tuned(self, draw_candidates: Callable[[int], Draws], batch: int, device: torch.device | str) -> bool:
         """With ``k="auto"``, after the self-check of the first round: set K. Whether it was set just now."""
@@ -360,20 +367,10 @@ class Session:
                         k,
                     )
 
-    def _precision(self, dtype: torch.dtype, device: torch.device | str) -> torch.dtype:
-        """The coarsest type that takes part in the sampling: of the noise, of a weight, or of autocast."""
-        modules = [module for module, _, _ in self.swapped if isinstance(module, torch.nn.Module)]
-        types: set[torch.dtype] = {dtype, *(weight.dtype for module in modules for weight in module.parameters())}
-        one = torch.ones(1, 1, device=device)
-        types.add((one @ one).dtype)  # tells autocast's type in every version of torch
-        if one.is_cuda and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
-            types.add(torch.float16)  # TF32 keeps as many digits
-        return max((kind for kind in types if kind.is_floating_point), key=lambda kind: torch.finfo(kind).eps)
-
     def _conclude(self, finding: Finding) -> None:
         if finding.problem:
-            raise KeystoneError(f"KeyStone's self-check failed in the first round: {finding.problem}")
-        self.checked, self.encoders, self.finding, self.path = True, (), finding, finding.path
+            raise KeystoneError(f"KeyStone's self-check failed: {finding.problem}")
+        self.checked, self.finding, self.path = True, finding, finding.path
         log.info("KeyStone self-check passed: %s", finding)
 
     def replay(self, number: int) -> Tensor:
@@ -386,10 +383,8 @@ class Session:
         return self.kept[number]()
 
 
-def _seed(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"seed {value!r}: expected a whole number")
-    return int(value)
+def _failure(error: Exception) -> str:
+    return f"it failed with {type(error).__name__}: {error}"
 
 
 def _now(device: torch.device | str) -> float:

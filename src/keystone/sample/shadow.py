@@ -24,11 +24,11 @@ def shadowed(methods: Iterable[tuple[Any, str]], wrap: Callable[[Method, str], M
     {}
     """
     before: list[tuple[Any, str, bool, Any]] = []
-    for owner, name in methods:
-        attributes = vars(owner)
-        before.append((owner, name, name in attributes, attributes.get(name)))
-        attributes[name] = wrap(getattr(owner, name), name)
     try:
+        for owner, name in methods:
+            attributes = vars(owner)
+            before.append((owner, name, name in attributes, attributes.get(name)))
+            attributes[name] = wrap(getattr(owner, name), name)
         yield
     finally:
         for owner, name, was_there, value in reversed(before):

@@ -16,7 +16,12 @@ except Exception as error:
 
 if problem and (
     any(argument.startswith("--policy.keystone") for argument in sys.argv)
-    or any(name.startswith("KEYSTONE_") and name != "KEYSTONE_LOG" and value for name, value in os.environ.items())
+    or any(
+        value
+        and name.startswith("KEYSTONE_")
+        and name[9:] not in ("LOG", "PROFILES", "UPSTREAM")  # these are no settings
+        for name, value in os.environ.items()
+    )
 ):
     # LeRobot logs exceptions of plugins and goes on, except for this one
     raise SystemExit(

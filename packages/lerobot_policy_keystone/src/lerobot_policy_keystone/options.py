@@ -1,6 +1,7 @@
 """KeyStone's options as LeRobot's command-line parser reads them: flat, all optional."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from keystone.integrations import Settings
 
@@ -11,7 +12,9 @@ COMMON = ("k", "rule", "temperature", "seed", "metric", "fast", "compile")
 class KeystoneOptions:
     """KeyStone: draw K action chunks from one context, execute the one they agree on. Any option turns it on."""
 
-    k: int | None = None  # candidates per round; 16 if another option is given, 1 runs the policy's own code
+    k: int | str | None = (
+        None  # candidates per round, or auto; 16 if another option is given, 1 runs the policy's own code
+    )
     rule: str | None = None  # how one is chosen: keystone (default), medoid, density, kde, coherent, …
     temperature: float | None = None  # factor on the initial noise
     seed: int | None = None  # of the noise of all rounds; default: from torch's global generator
@@ -32,5 +35,5 @@ class KeystoneOptions:
     def settings(self) -> Settings:
         """What was given."""
         values = {field.name: getattr(self, field.name) for field in fields(KeystoneOptions)}
-        common = {name: values.pop(name) for name in COMMON}
+        common: dict[str, Any] = {name: values.pop(name) for name in COMMON}
         return Settings(**common, params={name: value for name, value in values.items() if value is not None})
