@@ -4,7 +4,9 @@ import dataclasses
 import json
 import runpy
 import sys
+import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -244,6 +246,29 @@ def test_a_model_that_is_loaded_for_the_first_observation():
     server.keystone_k = 6
     assert "keystone" not in ask(server, 0)[0]
     assert ask(server, 0)[0]["keystone"]["k"] == 6
+
+
+def test_a_late_model_behind_predict_which_asks_predict_batch():
+    server = wrap_server(LoadsLate)(keystone={"k": 4})
+    assert "keystone" not in server.predict({"state": STATES[0]}, session(server, 0))
+    assert server.predict({"state": STATES[0]}, session(server, 0))["keystone"]["k"] == 4
+
+
+def test_sessions_that_ask_first_at_once_attach_once():
+    both_inside = threading.Barrier(2)
+
+    class Slow(LoadsLate):
+        def predict_batch(self, obs_batch, ctx_batch):
+            answers = super().predict_batch(obs_batch, ctx_batch)
+            if len(self.batches) <= 2:
+                both_inside.wait(timeout=10)
+            return answers
+
+    server = wrap_server(Slow)(keystone={"k": 4})
+    with ThreadPoolExecutor(2) as pool:
+        first = list(pool.map(lambda episode: ask(server, episode)[0], range(2)))
+    assert [answer.keys() for answer in first] == [{"actions"}] * 2
+    assert ask(server, 0)[0]["keystone"]["k"] == 4
 
 
 class Unknown(ReachServer):

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,7 @@ class Serving:
         self.options = options
         self.handle: Handle | None = None
         self._log: RoundLog | None = None
+        self._attaching = threading.Lock()
         self._episodes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
     @property
@@ -86,11 +88,6 @@ class Serving:
         """What the server answers to these sessions, its policy having chosen, with what was chosen where that is clear."""
         if _asking.get() is not None:  # predict called predict_batch, or the other way round
             return predict()
-        if self.handle is None:
-            answers = predict()
-            self.attach(server, last_chance=True)
-            log.warning("KeyStone: the model was loaded for the first observation, whose answer is one plain sample")
-            return answers
         question = Question(contexts)
         token = _asking.set(question)
         try:
@@ -98,6 +95,12 @@ class Serving:
                 answers = list(predict())
         finally:
             _asking.reset(token)
+        with self._attaching:  # several sessions may ask first at once
+            if self.handle is None:
+                self.attach(server, last_chance=True)
+                log.warning(
+                    "KeyStone: the model was loaded for the first observation, whose answer is one plain sample"
+                )
         return _with_diagnostics(answers, question)
 
     def record(self, chosen: Chosen) -> None:
