@@ -97,7 +97,7 @@ def spaces(monkeypatch):
 
 @pytest.mark.parametrize(
     ("chunk_size", "space", "steps", "dims"),
-    [(4, None, range(4), 4), (None, None, None, None), (4, {"dims": 2}, 4, 2), (4, {"dims": 2, "steps": 3}, 3, 2)],
+    [(4, None, range(4), 4), (None, None, None, None), (4, {"dims": 2}, range(4), 2), (4, {"dims": 2, "steps": 3}, 3, 2)],
 )
 def test_the_executed_steps_count(spaces, chunk_size, space, steps, dims):
     ask(Wrapped(chunk_size=chunk_size, keystone={"k": 4, "space": space}), 0)
@@ -105,10 +105,18 @@ def test_the_executed_steps_count(spaces, chunk_size, space, steps, dims):
     assert (used and used.steps, used and used.dims) == (steps, dims)
 
 
-def test_no_more_steps_count_than_the_policy_itself_executes(spaces, monkeypatch):
-    monkeypatch.setattr(ReachPolicy, "config", types.SimpleNamespace(n_action_steps=2), raising=False)
+@pytest.mark.parametrize("planned", [2, 6])
+def test_the_server_knows_how_many_steps_are_executed_whatever_the_policy_plans(spaces, monkeypatch, planned):
+    monkeypatch.setattr(ReachPolicy, "config", types.SimpleNamespace(n_action_steps=planned), raising=False)
     ask(Wrapped(chunk_size=4, keystone={"k": 4}), 0)
-    assert spaces[0].steps == range(2)
+    assert spaces[0].steps == range(4)
+
+
+def test_a_server_that_takes_actions_one_by_one_leaves_the_steps_to_the_policy(spaces, monkeypatch):
+    monkeypatch.setattr(ReachPolicy, "config", types.SimpleNamespace(n_action_steps=6), raising=False)
+    monkeypatch.setattr(ReachServer, "_use_select_action", True, raising=False)  # as vla-eval's LeRobot server says it
+    ask(Wrapped(chunk_size=1, keystone={"k": 4}), 0)
+    assert spaces[0].steps == range(6)
 
 
 @settings(max_examples=25)
@@ -304,6 +312,25 @@ def test_a_site_seen_from_the_server():
     assert ask(server, 0, 1)[1]["keystone"]["k"] == 4
     with pytest.raises(KeystoneError, match=r"site='net\.drow'.*did you mean 'draw'"):
         wrap_server(Unknown)(keystone={"k": 4, "site": "net.drow"})
+
+
+class Refused:
+    """A policy that decodes tokens, without a torch module in sight."""
+
+    name = "pi0_fast"
+
+    def predict_action_chunk(self, batch):
+        raise AssertionError("never asked")
+
+
+def test_a_policy_that_is_refused_is_told_at_the_start_whatever_it_is_made_of():
+    class Serves(ReachServer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self._brain = Refused()
+
+    with pytest.raises(KeystoneError, match="cannot be attached to pi0_fast"):
+        wrap_server(Serves)(keystone={"k": 4})
 
 
 def test_a_server_that_never_loads_a_model_says_so_when_it_is_asked():

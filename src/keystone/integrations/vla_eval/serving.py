@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from keystone.errors import KeystoneError
 from keystone.handle import Chosen, Handle
 from keystone.integrations.round_log import RoundLog, summary
-from keystone.integrations.vla_eval.find import attach_to_server, holds_a_model
+from keystone.integrations.vla_eval.find import NoPolicy, attach_to_server, holds_a_model
 from keystone.integrations.vla_eval.options import ServeOptions
 from keystone.options import DEFAULT_K
 from keystone.sample.noise import mix
@@ -68,12 +67,12 @@ class Serving:
         """Attach to the model that the server holds. A server that holds none yet will load it when it is first asked.
 
         Raises:
-            KeystoneError: if it holds something, and none of that can be attached to.
+            KeystoneError: if it holds a model that KeyStone does not know, or a policy that cannot be attached to.
         """
         try:
             self.handle = attach_to_server(server, self.options)
-        except KeystoneError:
-            if last_chance or self.options.site or holds_a_model(server):
+        except NoPolicy:
+            if last_chance or holds_a_model(server):
                 raise
             log.info("KeyStone waits: %s has loaded no model yet", type(server).__name__)
             return
