@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keystone.errors import KeystoneError, nearest_name
+from keystone.integrations.many_episodes import refuse_memory
 from keystone.integrations.settings import Settings
 from keystone.select import RULES, ActionSpace
 
@@ -69,11 +70,7 @@ class ServeOptions:
 
     def check(self) -> None:
         """Everything that can be wrong before there is a policy."""
-        if self.settings.bind().remembers:
-            raise ValueError(
-                f"rule {self.settings.rule} looks back at the previous chunk of its episode, and a server serves many episodes "
-                "at once: choose another rule"
-            )
+        refuse_memory(self.settings.bind())
         self.action_space()
 
     def over(self, other: ServeOptions) -> ServeOptions:
