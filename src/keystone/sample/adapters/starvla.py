@@ -23,6 +23,8 @@ class StarVLASeam(Seam):
     def predict_action(self, *args: Any, **kwargs: Any) -> Tensor:
         predict = super().predict_action  # type: ignore[misc]
         own = partial(predict, *args, **kwargs)
+        if self._keystone.untouched:
+            return own()
         # The context is called vl_embs or vl_embs_list; older versions take no mask.
         context, *_ = given = inspect.signature(predict).bind(*args, **kwargs).arguments
         context, state, mask = given[context], given.get("state"), given.get("encoder_attention_mask")
