@@ -15,6 +15,7 @@ from torch import Tensor
 import keystone
 from keystone import ActionSpace, KeystoneError
 from keystone.handle import Chosen
+from keystone.profiling.fingerprint import fingerprint_policy
 from keystone.sample.check import count_calls
 
 from . import contract, fastwam_like, groot_like, starvla_like, xvla_like
@@ -397,3 +398,14 @@ def test_a_fast_wam_whose_steps_cannot_be_seen_is_told(monkeypatch: pytest.Monke
     keystone.attach(model, k=4)
     with pytest.raises(KeystoneError, match="it was compiled or has changed; attach before compiling"):
         fastwam_like.predict(model, 1)
+
+
+@pytest.mark.parametrize("name", ["groot-n1.5", "groot-n1.7", "starvla"])
+def test_a_profile_holds_for_as_many_steps_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, found = built(name), []
+    for steps in (4, 16):
+        handle = keystone.attach(model, k=4, **CASES[name].options)
+        monkeypatch.setattr(handle.sampler.module(model), "num_inference_timesteps", steps)
+        found.append(fingerprint_policy(handle, torch.device("cpu"), 1))
+        keystone.detach(model)
+    assert found[0] != found[1]
