@@ -108,7 +108,7 @@ def test_steps_and_dimensions_may_be_said_together():
 
 def test_a_rule_that_looks_back_is_refused_before_anything_is_attached():
     inner = Policy(JaxModel())
-    with pytest.raises(keystone.KeystoneError, match="coherent looks back.*many episodes at once"):
+    with pytest.raises(keystone.KeystoneError, match=r"coherent looks back.*many episodes at once"):
         choosing(inner, k=4, rule="coherent", share=0.5)
     assert type(inner) is Policy
 
