@@ -97,7 +97,12 @@ def spaces(monkeypatch):
 
 @pytest.mark.parametrize(
     ("chunk_size", "space", "steps", "dims"),
-    [(4, None, range(4), 4), (None, None, None, None), (4, {"dims": 2}, range(4), 2), (4, {"dims": 2, "steps": 3}, 3, 2)],
+    [
+        (4, None, range(4), 4),
+        (None, None, None, None),
+        (4, {"dims": 2}, range(4), 2),
+        (4, {"dims": 2, "steps": 3}, 3, 2),
+    ],
 )
 def test_the_executed_steps_count(spaces, chunk_size, space, steps, dims):
     ask(Wrapped(chunk_size=chunk_size, keystone={"k": 4, "space": space}), 0)
@@ -205,6 +210,16 @@ def test_k_can_be_changed_between_rounds_and_is_checked_when_it_grows():
     assert handle.session.finding.k == 8
     server.keystone_k = 3
     assert (server.keystone_k, ask(server, 0)[0]["keystone"]["k"]) == (3, 3)
+
+
+def test_k_may_be_found_in_the_first_round(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
+    late = wrap_server(LoadsLate)(keystone={"k": "auto"})
+    assert late.keystone_k == "auto"
+    server = Wrapped(keystone={"k": "auto"})
+    ask(server, 0)
+    assert list(tmp_path.glob("*.json"))
+    assert server.keystone_k == server._keystone_serving.handle.k >= 1
 
 
 class Connection:

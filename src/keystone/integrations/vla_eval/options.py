@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,22 @@ class ServeOptions:
         except (TypeError, ValueError) as error:
             raise KeystoneError(f"{error}") from None
         return options
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> ServeOptions:
+        """``KEYSTONE_K`` and the like, see `Settings.from_environment`; ``KEYSTONE_LOG`` is the file of the rounds.
+
+        Raises:
+            KeystoneError: for a name that is not known, or a value that cannot be.
+
+        >>> ServeOptions.from_environment({"KEYSTONE_K": "8", "KEYSTONE_LOG": "rounds.jsonl"}).block()
+        {'k': 8, 'rounds': 'rounds.jsonl'}
+        """
+        try:
+            settings = Settings.from_environment(environ)
+        except (TypeError, ValueError) as error:
+            raise KeystoneError(f"{error}") from None
+        return cls(settings, rounds=environ.get("KEYSTONE_LOG", "").strip() or None)
 
     def check(self) -> None:
         """Everything that can be wrong before there is a policy."""

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from keystone.handle import Chosen, Handle
 from keystone.integrations.round_log import RoundLog, summary
@@ -50,8 +50,8 @@ class Serving:
         self._episodes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
     @property
-    def k(self) -> int:
-        """Candidates per round."""
+    def k(self) -> int | Literal["auto"]:
+        """Candidates per round; "auto" if that is still to be found."""
         if self.handle is not None:
             return self.handle.k
         return DEFAULT_K if self.options.settings.k is None else self.options.settings.k
