@@ -101,6 +101,38 @@ def test_options_of_the_command_go_over_the_block(config, executed):
     assert command[command.index("--address") + 1] == ":81"
 
 
+def test_the_environment_is_below_the_block_and_the_block_below_the_command(config, executed, monkeypatch):
+    for name, value in (("K", "2"), ("METRIC", "l1"), ("FAST", "true"), ("SEED", "5"), ("LOG", "rounds.jsonl")):
+        monkeypatch.setenv(f"KEYSTONE_{name}", value)
+    assert main(["vla-eval", "serve", str(config), "--fast", "false", "--compile", "true", "--seed", "6"]) == 0
+    ((command, _),) = executed
+    assert json.loads(arguments(command)["keystone"]) == {
+        "k": 4, "rule": "density", "seed": 6, "metric": "l1", "fast": False, "compile": True,
+        "rounds": str(Path.cwd() / "rounds.jsonl"),
+    }  # fmt: skip
+
+
+def test_a_wrong_environment_is_told(executed, monkeypatch, capsys):
+    monkeypatch.setenv("KEYSTONE_METRIC", "l3")
+    assert main(["vla-eval", "serve", str(SCRIPT)]) == 2
+    assert "l3" in capsys.readouterr().err
+    assert not executed
+
+
+def test_k_may_be_found_in_the_first_round(executed):
+    assert main(["vla-eval", "serve", str(SCRIPT), "--k", "auto"]) == 0
+    ((command, _),) = executed
+    assert json.loads(arguments(command)["keystone"]) == {"k": "auto"}
+
+
+def test_a_script_that_only_mentions_requirements_has_none(tmp_path, executed):
+    script = tmp_path / "server.py"
+    script.write_text(f'"""Für Roboter, without # /// script."""\n{SCRIPT.read_text()}', encoding="utf-8")
+    assert main(["vla-eval", "serve", str(script)]) == 0
+    ((_, environment),) = executed
+    assert environment["UV_NO_PROJECT"] == "1"
+
+
 def test_a_script_alone_is_served_with_sixteen_candidates(executed):
     assert main(["vla-eval", "serve", str(SCRIPT)]) == 0
     ((command, environment),) = executed

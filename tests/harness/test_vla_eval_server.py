@@ -4,7 +4,9 @@ import dataclasses
 import json
 import runpy
 import sys
+import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -95,7 +97,12 @@ def spaces(monkeypatch):
 
 @pytest.mark.parametrize(
     ("chunk_size", "space", "steps", "dims"),
-    [(4, None, range(4), 4), (None, None, None, None), (4, {"dims": 2}, 4, 2), (4, {"dims": 2, "steps": 3}, 3, 2)],
+    [
+        (4, None, range(4), 4),
+        (None, None, None, None),
+        (4, {"dims": 2}, range(4), 2),
+        (4, {"dims": 2, "steps": 3}, 3, 2),
+    ],
 )
 def test_the_executed_steps_count(spaces, chunk_size, space, steps, dims):
     ask(Wrapped(chunk_size=chunk_size, keystone={"k": 4, "space": space}), 0)
@@ -103,10 +110,18 @@ def test_the_executed_steps_count(spaces, chunk_size, space, steps, dims):
     assert (used and used.steps, used and used.dims) == (steps, dims)
 
 
-def test_no_more_steps_count_than_the_policy_itself_executes(spaces, monkeypatch):
-    monkeypatch.setattr(ReachPolicy, "config", types.SimpleNamespace(n_action_steps=2), raising=False)
+@pytest.mark.parametrize("planned", [2, 6])
+def test_the_server_knows_how_many_steps_are_executed_whatever_the_policy_plans(spaces, monkeypatch, planned):
+    monkeypatch.setattr(ReachPolicy, "config", types.SimpleNamespace(n_action_steps=planned), raising=False)
     ask(Wrapped(chunk_size=4, keystone={"k": 4}), 0)
-    assert spaces[0].steps == range(2)
+    assert spaces[0].steps == range(4)
+
+
+def test_a_server_that_takes_actions_one_by_one_leaves_the_steps_to_the_policy(spaces, monkeypatch):
+    monkeypatch.setattr(ReachPolicy, "config", types.SimpleNamespace(n_action_steps=6), raising=False)
+    monkeypatch.setattr(ReachServer, "_use_select_action", True, raising=False)  # as vla-eval's LeRobot server says it
+    ask(Wrapped(chunk_size=1, keystone={"k": 4}), 0)
+    assert spaces[0].steps == range(6)
 
 
 @settings(max_examples=25)
@@ -197,6 +212,16 @@ def test_k_can_be_changed_between_rounds_and_is_checked_when_it_grows():
     assert (server.keystone_k, ask(server, 0)[0]["keystone"]["k"]) == (3, 3)
 
 
+def test_k_may_be_found_in_the_first_round(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
+    late = wrap_server(LoadsLate)(keystone={"k": "auto"})
+    assert late.keystone_k == "auto"
+    server = Wrapped(keystone={"k": "auto"})
+    ask(server, 0)
+    assert list(tmp_path.glob("*.json"))
+    assert server.keystone_k == server._keystone_serving.handle.k >= 1
+
+
 class Connection:
     """Answers a request as the websocket library would."""
 
@@ -246,6 +271,29 @@ def test_a_model_that_is_loaded_for_the_first_observation():
     assert ask(server, 0)[0]["keystone"]["k"] == 6
 
 
+def test_a_late_model_behind_predict_which_asks_predict_batch():
+    server = wrap_server(LoadsLate)(keystone={"k": 4})
+    assert "keystone" not in server.predict({"state": STATES[0]}, session(server, 0))
+    assert server.predict({"state": STATES[0]}, session(server, 0))["keystone"]["k"] == 4
+
+
+def test_sessions_that_ask_first_at_once_attach_once():
+    both_inside = threading.Barrier(2)
+
+    class Slow(LoadsLate):
+        def predict_batch(self, obs_batch, ctx_batch):
+            answers = super().predict_batch(obs_batch, ctx_batch)
+            if len(self.batches) <= 2:
+                both_inside.wait(timeout=10)
+            return answers
+
+    server = wrap_server(Slow)(keystone={"k": 4})
+    with ThreadPoolExecutor(2) as pool:
+        first = list(pool.map(lambda episode: ask(server, episode)[0], range(2)))
+    assert [answer.keys() for answer in first] == [{"actions"}] * 2
+    assert ask(server, 0)[0]["keystone"]["k"] == 4
+
+
 class Unknown(ReachServer):
     """Holds something that draws noise, in a way that nobody knows."""
 
@@ -279,6 +327,25 @@ def test_a_site_seen_from_the_server():
     assert ask(server, 0, 1)[1]["keystone"]["k"] == 4
     with pytest.raises(KeystoneError, match=r"site='net\.drow'.*did you mean 'draw'"):
         wrap_server(Unknown)(keystone={"k": 4, "site": "net.drow"})
+
+
+class Refused:
+    """A policy that decodes tokens, without a torch module in sight."""
+
+    name = "pi0_fast"
+
+    def predict_action_chunk(self, batch):
+        raise AssertionError("never asked")
+
+
+def test_a_policy_that_is_refused_is_told_at_the_start_whatever_it_is_made_of():
+    class Serves(ReachServer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self._brain = Refused()
+
+    with pytest.raises(KeystoneError, match="cannot be attached to pi0_fast"):
+        wrap_server(Serves)(keystone={"k": 4})
 
 
 def test_a_server_that_never_loads_a_model_says_so_when_it_is_asked():

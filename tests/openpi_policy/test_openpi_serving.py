@@ -13,7 +13,7 @@ from openpi_server import serving
 from openpi_toys import HORIZON, REAL_DIMS, JaxModel, Policy, TorchModel, observation
 
 import keystone
-from keystone.integrations.openpi import choosing, main
+from keystone.integrations.openpi import ChoosingPolicy, choosing, main
 
 
 @pytest.fixture(params=[TorchModel, JaxModel])
@@ -98,11 +98,27 @@ def test_only_executed_steps_count():
         choosing(Policy(JaxModel()), execute=0)
 
 
-def test_reset_reaches_the_policy_and_the_rule():
-    policy = choosing(Policy(JaxModel()), k=4, rule="coherent", execute=2)
+def test_steps_and_dimensions_may_be_said_together():
+    policy = choosing(Policy(JaxModel()), k=16, execute=2, space=keystone.ActionSpace(dims=3), rule="medoid", seed=0)
+    rounds = []
+    policy._after = rounds.append
     policy.infer(observation())
-    policy.reset()
-    assert policy.handle._previous is None
+    assert rounds[0].selection.index.item() == keystone.select(rounds[0].candidates[0, :, :2, :3], "medoid").index
+
+
+def test_a_rule_that_looks_back_is_refused_before_anything_is_attached():
+    inner = Policy(JaxModel())
+    with pytest.raises(keystone.KeystoneError, match=r"coherent looks back.*many episodes at once"):
+        choosing(inner, k=4, rule="coherent", share=0.5)
+    assert type(inner) is Policy
+
+
+def test_reset_reaches_the_policy(monkeypatch):
+    calls = []
+    monkeypatch.setattr(Policy, "reset", lambda self: calls.append(self))
+    inner = Policy(JaxModel())
+    choosing(inner, k=4).reset()
+    assert calls == [inner]
 
 
 # ---- the command in front of openpi's own script
@@ -154,11 +170,27 @@ def test_the_command_serves_with_flags_over_the_environment(script, monkeypatch,
     assert (sys.argv, sys.path) == before
 
 
+def test_the_command_takes_steps_dimensions_and_an_automatic_k(script, monkeypatch, tmp_path, capsys):
+    attached = []
+    monkeypatch.setattr(ChoosingPolicy, "infer", lambda self, obs: attached.append(self.handle) or {"keystone": 0})
+    monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path / "profiles"))
+    assert main(["--k", "auto", "--execute", "2", "--dims", "3", script]) == 0
+    (handle,) = attached
+    assert handle.session.tuner is not None  # K is found in the first round
+    assert (handle.execute, handle.space) == (2, keystone.ActionSpace(dims=3))
+    with pytest.raises(SystemExit, match="2"):
+        main(["--k", "many", script])
+    assert "'many': expected a whole number or auto" in capsys.readouterr().err
+
+
 def test_the_command_says_what_is_wrong(script, capsys, monkeypatch):
     assert main(["nowhere.py"]) == 2
     assert "there is no script nowhere.py" in capsys.readouterr().err
     assert main(["--execute", "0", script]) == 2
     assert "execute" in capsys.readouterr().err
+    monkeypatch.setenv("KEYSTONE_RULE", "coherent")
+    assert main([script]) == 2
+    assert "rule coherent looks back" in capsys.readouterr().err
     monkeypatch.setenv("KEYSTONE_RULE", "mediod")
     assert main([script]) == 2
     assert "did you mean 'medoid'" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The adapters for other projects' own code, on small models of ours with the same seams. The real code: upstream/."""
 
 import copy
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -14,6 +15,7 @@ from torch import Tensor
 import keystone
 from keystone import ActionSpace, KeystoneError
 from keystone.handle import Chosen
+from keystone.profiling.fingerprint import fingerprint_policy
 from keystone.sample.check import count_calls
 
 from . import contract, fastwam_like, groot_like, starvla_like, xvla_like
@@ -364,3 +366,46 @@ def test_variants_that_cannot_be_sampled_k_wide_are_refused() -> None:
     head.t_eps = 0.05
     with pytest.raises(KeystoneError, match="predicts actions, not velocities"):
         keystone.attach(starvla_like.Framework(head), k=4)
+
+
+class OtherXVLA(xvla_like.XVLALike):
+    """An X-VLA whose sampler takes one argument more."""
+
+    def generate_actions(self, input_ids: Tensor, *args: Any, guidance: float = 1.0, **kwargs: Any) -> Tensor:
+        return super().generate_actions(input_ids, *args, **kwargs) * guidance
+
+
+def test_an_xvla_that_takes_other_arguments_runs_alone_and_is_told_otherwise() -> None:
+    model = OtherXVLA(xvla_like.TwoArms()).eval()
+    handle = keystone.attach(model, k=1, space=ActionSpace(dims=10))
+    assert xvla_like.predict(model, 1).shape == (1, xvla_like.STEPS, xvla_like.DIMS)
+    handle.k = 4
+    with pytest.raises(KeystoneError, match=r"generate_actions takes .*guidance.* X-VLA's code has changed"):
+        xvla_like.predict(model, 1)
+
+
+class OtherFastWAM(fastwam_like.FastWAMLike):
+    """A Fast-WAM whose loop goes another way, as a compiled one does."""
+
+    def infer_action(self, **options: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        return {"action": torch.randn(options["action_horizon"], fastwam_like.DIMS)}
+
+
+def test_a_fast_wam_whose_steps_cannot_be_seen_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    signature = inspect.signature(fastwam_like.FastWAMLike.infer_action)
+    monkeypatch.setattr(OtherFastWAM.infer_action, "__signature__", signature, raising=False)
+    model = OtherFastWAM().eval()
+    keystone.attach(model, k=4)
+    with pytest.raises(KeystoneError, match="it was compiled or has changed; attach before compiling"):
+        fastwam_like.predict(model, 1)
+
+
+@pytest.mark.parametrize("name", ["groot-n1.5", "groot-n1.7", "starvla"])
+def test_a_profile_holds_for_as_many_steps_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, found = built(name), []
+    for steps in (4, 16):
+        handle = keystone.attach(model, k=4, **CASES[name].options)
+        monkeypatch.setattr(handle.sampler.module(model), "num_inference_timesteps", steps)
+        found.append(fingerprint_policy(handle, torch.device("cpu"), 1))
+        keystone.detach(model)
+    assert found[0] != found[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -12,12 +12,14 @@ from keystone.errors import KeystoneError
 
 def serve(
     target: Annotated[Path, tyro.conf.Positional],
-    k: Annotated[int | None, tyro.conf.arg(aliases=["-k"])] = None,
+    k: Annotated[int | Literal["auto"] | None, tyro.conf.arg(aliases=["-k"])] = None,
     rule: str | None = None,
     params: str | None = None,
     temperature: float | None = None,
     seed: int | None = None,
     metric: str | None = None,
+    fast: Literal["true", "false"] | None = None,
+    compile: Literal["true", "false"] | None = None,
     site: str | None = None,
     space: str | None = None,
     rounds: str | None = None,
@@ -26,17 +28,20 @@ def serve(
 ) -> None:
     """Serve a vla-eval server script, or its YAML configuration, with KeyStone in it; in place of `vla-eval serve`.
 
-    Options go over the `keystone:` block under `args:` of the YAML file. While it serves,
+    Options go over the `keystone:` block under `args:` of the YAML file, and that over KEYSTONE_K and the like in the
+    environment. While it serves,
     `curl "localhost:8000/config?keystone_k=8"` changes K.
 
     Args:
         target: server script (.py) or configuration (.yaml) of vla-eval.
-        k: candidates per round, 16 if nobody says otherwise; 1 is the policy's own code.
+        k: candidates per round, 16 if nobody says otherwise; 1 is the policy's own code, auto finds it in the first round.
         rule: how one is chosen.
         params: of the rule, tau=0.5,clusters=3 or JSON.
         temperature: factor on the initial noise.
         seed: the noise of a round then follows from it, the episode and the step.
         metric: l2, l1 or cosine.
+        fast: draw on a fast path, where there is one.
+        compile: compile the denoising step.
         site: for a policy that KeyStone does not know, the method that draws noise and returns chunks: _model.sample_actions.
         space: what counts in distances, as JSON, {"dims": 7, "steps": 8}; default steps: those that the server executes.
         rounds: file to which every round appends a JSON line.
@@ -60,6 +65,8 @@ def serve(
         "temperature": temperature,
         "seed": seed,
         "metric": metric,
+        "fast": None if fast is None else fast == "true",
+        "compile": None if compile is None else compile == "true",
         "site": site,
         "rounds": rounds,
     }

@@ -21,13 +21,16 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from keystone.attach import attach
 from keystone.errors import KeystoneError
 from keystone.handle import Chosen, Handle
+from keystone.integrations.many_episodes import refuse_memory
 from keystone.integrations.settings import Settings
+from keystone.options import DEFAULT_K, DEFAULT_RULE
 from keystone.select import ActionSpace
+from keystone.select.rules import bind
 from keystone.select.rules.checks import whole
 
 #: In an observation: the seed of this request's noise. The policy does not see it.
@@ -38,19 +41,20 @@ REPLY = "keystone"
 
 
 def choosing(
-    policy: Any, k: int = 16, *, execute: int | None = None, dims: int | None = None, **options: Any
+    policy: Any, k: int | Literal["auto"] = DEFAULT_K, rule: Any = DEFAULT_RULE, **options: Any
 ) -> ChoosingPolicy:
     """An openpi policy whose every reply is the chunk that K candidates agree on.
 
     Args:
         policy: openpi's `Policy`, or something around it (`PolicyRecorder`).
-        k: candidates per round.
-        execute: steps of a chunk that the client executes before it asks again; only they count in distances. Default: all,
-            since a server does not know.
-        dims: real action dimensions, where the policy's own transforms do not tell.
-        **options: of `keystone.attach`.
+        k: candidates per round, or "auto".
+        rule: how one is chosen; not one that looks back, since a server serves many episodes at once.
+        **options: of `keystone.attach`. A server does not know how many steps of a chunk its clients execute before they ask
+            again: with ``execute=5`` only those count in distances. ``space=keystone.ActionSpace(dims=7)`` says which
+            dimensions are real, where the policy's own transforms do not tell.
     """
-    return ChoosingPolicy(policy, attach(policy, k, space=_space(execute, dims), **options))
+    refuse_memory(bind(rule, {}))
+    return ChoosingPolicy(policy, attach(policy, k, rule, **options))
 
 
 class ChoosingPolicy:
@@ -96,13 +100,6 @@ class ChoosingPolicy:
             self._after(chosen)
 
 
-def _space(execute: int | None, dims: int | None) -> ActionSpace | None:
-    for name, value in (("execute", execute), ("dims", dims)):
-        if value is not None:
-            whole(name, value)
-    return None if execute is None and dims is None else ActionSpace(dims=dims, steps=execute)
-
-
 def _whole_number(seed: Any) -> int | None:
     """Clients send numbers as Python's or numpy's, also as arrays without dimensions."""
     if seed is None:
@@ -130,8 +127,25 @@ def _plain(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def serve(script: str, arguments: Sequence[str], settings: Settings, space: ActionSpace | None) -> None:
-    """Run a script that starts openpi's `WebsocketPolicyServer`, with a `ChoosingPolicy` in every server it makes."""
+def serve(
+    script: str,
+    arguments: Sequence[str],
+    settings: Settings,
+    execute: int | None = None,
+    space: ActionSpace | None = None,
+) -> None:
+    """Run a script that starts openpi's `WebsocketPolicyServer`, with a `ChoosingPolicy` in every server it makes.
+
+    Args:
+        script: the file.
+        arguments: of the script.
+        settings: of KeyStone.
+        execute: steps of a chunk that clients execute; None for all.
+        space: what counts in distances, where the policy does not tell.
+    """
+    if execute is not None:
+        whole("execute", execute)
+    refuse_memory(settings.bind())
     path = Path(script)
     if not path.is_file():
         raise KeystoneError(f"there is no script {script}: expected openpi's scripts/serve_policy.py, or one like it")
@@ -142,7 +156,9 @@ def serve(script: str, arguments: Sequence[str], settings: Settings, space: Acti
     begin = server.__init__
 
     def begin_choosing(self: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
-        begin(self, ChoosingPolicy(policy, settings.attach(policy, space)), *args, **kwargs)
+        handle = settings.attach(policy, space)
+        handle.execute = execute
+        begin(self, ChoosingPolicy(policy, handle), *args, **kwargs)
 
     before = sys.argv, sys.path[:]
     server.__init__ = begin_choosing
@@ -153,13 +169,27 @@ def serve(script: str, arguments: Sequence[str], settings: Settings, space: Acti
         server.__init__, (sys.argv, sys.path[:]) = begin, before
 
 
+def _candidates(text: str) -> int | Literal["auto"]:
+    """K as the command line says it.
+
+    >>> _candidates("8"), _candidates("auto")
+    (8, 'auto')
+    """
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number or auto") from None
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """The command ``python -m keystone.integrations.openpi``; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m keystone.integrations.openpi",
         description="Run openpi's serve_policy.py with KeyStone in its server. KEYSTONE_RULE and the like are obeyed.",
     )
-    parser.add_argument("--k", type=int, help="candidates per round (default: KEYSTONE_K, or 16)")
+    parser.add_argument("--k", type=_candidates, help="candidates per round, or auto (default: KEYSTONE_K, or 16)")
     parser.add_argument("--execute", type=int, help="steps of a chunk that the client executes (default: all)")
     parser.add_argument("--dims", type=int, help="real action dimensions, where the policy does not tell")
     parser.add_argument("script", help="openpi's scripts/serve_policy.py, or one like it")
@@ -167,7 +197,8 @@ def main(args: Sequence[str] | None = None) -> int:
     given = parser.parse_args(args)
     try:
         settings = Settings(k=given.k).over(Settings.from_environment())
-        serve(given.script, given.arguments, settings, _space(given.execute, given.dims))
+        space = None if given.dims is None else ActionSpace(dims=given.dims)
+        serve(given.script, given.arguments, settings, given.execute, space)
     except (KeystoneError, ValueError) as error:
         sys.stderr.write(f"keystone: {error}\n")
         return 2

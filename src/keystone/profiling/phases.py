@@ -11,6 +11,7 @@ from torch import Tensor
 from keystone.handle import Handle
 from keystone.profiling.clocks import Clock
 from keystone.sample.adapter import Seam
+from keystone.sample.hook import Hook
 from keystone.sample.session import Drawn
 from keystone.sample.shadow import shadowed
 
@@ -58,11 +59,12 @@ class Watch:
         """Stand in front of the seam, the encoders, the steps and the choice."""
         session, adapter = self._handle.session, self._handle.sampler
         steps = list(adapter.steps(session.owner))
+        seams = [(module, name) for module, seam in adapter.seams(session.owner) for name in _ways_in(module, seam)]
         self._steps = bool(steps)
         session.choose = _Choosing(self, self._handle)
         try:
             with (
-                shadowed(_overridden(session.swapped), self._seam),
+                _in_front(seams, self._seam),
                 shadowed(adapter.encoders(session.owner), self._encoder),
                 shadowed(steps, self._step),
             ):
@@ -134,13 +136,48 @@ class _Choosing:
             watch.clock.switch(OTHER)
 
 
-def _overridden(swapped: list[tuple[Any, type, type]]) -> list[tuple[Any, str]]:
-    """The methods of a policy that a seam stands in front of, as (module, name)."""
-    return [
-        (module, name)
-        for module, original, combined in swapped
-        for kind in combined.__bases__[0].__mro__
+def _ways_in(module: Any, seam: type[Seam]) -> list[str]:
+    """The methods of a module that a seam stands in front of. Where it has hooks, its other methods are called from there."""
+    own = {
+        name: value
+        for kind in reversed(seam.__mro__)
         if issubclass(kind, Seam)
         for name, value in vars(kind).items()
-        if callable(value) and not name.startswith("__") and callable(getattr(original, name, None))
-    ]
+        if not name.startswith("__")
+    }
+    hooks = [name for name, value in own.items() if isinstance(value, Hook)]
+    return hooks or [name for name, value in own.items() if callable(value) and _before(module, name)]
+
+
+def _before(module: Any, name: str) -> bool:
+    """Whether a module's own class has a method: what only a seam has is a helper of the seam."""
+    return any(name in vars(kind) for kind in type(module).__mro__ if not issubclass(kind, Seam))
+
+
+@contextlib.contextmanager
+def _in_front(methods: list[tuple[Any, str]], wrap: Callable[[Callable[..., Any], str], Any]) -> Iterator[None]:
+    """`shadowed`, also of hooks: they come before an object's attributes, so that only another class can come before them."""
+    hooked = [(owner, name) for owner, name in methods if isinstance(getattr(type(owner), name, None), Hook)]
+    classes = [(owner, type(owner)) for owner, _ in hooked]
+    try:
+        for owner, name in hooked:
+            front = _Front(wrap(getattr(owner, name), name))
+            owner.__class__ = type(type(owner).__name__, (type(owner),), {name: front})
+        with shadowed([one for one in methods if one not in hooked], wrap):
+            yield
+    finally:
+        for owner, kind in reversed(classes):
+            owner.__class__ = kind
+
+
+class _Front:
+    """A class attribute that an object's own attribute does not hide."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __get__(self, instance: Any, kind: type | None = None) -> Any:
+        return self._value
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        raise AttributeError("a policy that is being profiled keeps its sampler")

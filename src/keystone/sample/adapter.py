@@ -85,6 +85,12 @@ class Adapter:
         """
         return ()
 
+    def cost(self, policy: Any) -> Any:
+        """What a round's cost depends on besides shapes and settings that are numbers: the number of denoising steps, weights
+        that are not torch's. Lists, numbers and texts; stored profiles hold where it is equal.
+        """
+        return None
+
     def config(self, policy: Any) -> Any:
         """Where `window` looks: the policy's configuration, or whatever of it knows the robot."""
         return getattr(policy, "config", None)

@@ -16,7 +16,7 @@ from keystone.errors import KeystoneError
 from keystone.files import written_whole
 from keystone.integrations.settings import Settings
 from keystone.integrations.vla_eval.options import ServeOptions, absolute
-from keystone.integrations.vla_eval.shim import cache, shim
+from keystone.integrations.vla_eval.shim import cache, has_requirements, shim
 from keystone.options import DEFAULT_K
 
 
@@ -70,7 +70,8 @@ def read_target(path: Path) -> Target:
 
 
 def serve_command(target: Target, options: ServeOptions, address: str | None, args: Sequence[str]) -> list[str]:
-    """``vla-eval serve`` for a target, with these options over those in its file. Writes the shim and a small YAML file.
+    """``vla-eval serve`` for a target, with these options over those in its file, and both over the environment's. Writes the
+    shim and a small YAML file.
 
     Args:
         target: what to serve.
@@ -81,7 +82,8 @@ def serve_command(target: Target, options: ServeOptions, address: str | None, ar
     for arg in args:
         if "=" not in arg:
             raise KeystoneError(f"--arg {arg}: expected KEY=VALUE, as for `vla-eval serve`")
-    everything = options.over(ServeOptions.parse(target.block)).over(ServeOptions(Settings(k=DEFAULT_K)))
+    below = ServeOptions.from_environment().over(ServeOptions(Settings(k=DEFAULT_K)))
+    everything = options.over(ServeOptions.parse(target.block)).over(below)
     everything.check()
     block = everything.block()
     if "rounds" in block:
@@ -105,7 +107,7 @@ def serve_environment(target: Target) -> dict[str, str]:
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
     if shutil.which("uv", path=environment["PATH"]) is None:
         raise KeystoneError("vla-eval starts servers with uv, which is not installed: pip install uv")
-    if "# /// script" not in target.script.read_text():
+    if not has_requirements(target.script):
         # Without requirements of its own, the script runs in an environment of uv's choice: let it be the one KeyStone is in,
         # and not that of whatever project the current directory belongs to.
         environment.update(VIRTUAL_ENV=sys.prefix, UV_NO_PROJECT="1")
@@ -116,7 +118,7 @@ def write_shim(script: Path, path: Path) -> None:
     """Write the shim of a server script to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as draft:
-        draft.write_text(shim(script))
+        draft.write_text(shim(script), encoding="utf-8")
 
 
 def _write(target: Target) -> Path:

@@ -29,16 +29,21 @@ _PLUMBING = {
 }
 
 
+class NoPolicy(KeystoneError):
+    """A server holds no policy that KeyStone knows, perhaps not yet."""
+
+
 def attach_to_server(server: Any, options: ServeOptions) -> Handle:
-    """Attach to what a server has loaded. Of a chunk, no more steps count than the server executes, its ``chunk_size``.
+    """Attach to what a server has loaded. Of a chunk, the steps count that the server executes, its ``chunk_size``.
 
     Raises:
-        KeystoneError: if nothing fits; the message names everything that was looked at.
+        NoPolicy: if nothing fits; the message names everything that was looked at.
+        KeystoneError: if there is a policy, and it cannot be attached to.
     """
-    executed = getattr(server, "chunk_size", None)
     policy = server if options.site else _policy_of(server)
-    space = options.action_space(executed)
-    return attach(policy, site=options.site, space=space, execute=executed, **options.arguments())
+    # A server that asks select_action takes actions one by one from the policy's own queue: the policy knows how many.
+    executed = None if getattr(server, "_use_select_action", False) else getattr(server, "chunk_size", None)
+    return attach(policy, site=options.site, space=options.action_space(), execute=executed, **options.arguments())
 
 
 def holds_a_model(server: Any) -> bool:
@@ -62,7 +67,7 @@ def _policy_of(server: Any) -> Any:
         for name, value in _attributes(server).items()
         if (inside := {key: one for key, one in _attributes(value).items() if isinstance(one, torch.nn.Module)})
     )
-    raise KeystoneError(
+    raise NoPolicy(
         f"{type(server).__name__} holds no policy that KeyStone knows. Looked at: {looked_at or 'nothing'}{inner}. "
         "Name the method that draws the noise and returns (B, T, D) chunks, seen from the server: site: _model.sample_actions"
     )

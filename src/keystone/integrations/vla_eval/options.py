@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from keystone.errors import KeystoneError, nearest_name
+from keystone.integrations.many_episodes import refuse_memory
 from keystone.integrations.settings import Settings
 from keystone.select import RULES, ActionSpace
 
@@ -25,7 +27,7 @@ class ServeOptions:
     Attributes:
         settings: K, the rule and its parameters, temperature, seed, metric.
         site: for a policy without an adapter, the method to vectorise, seen from the server: ``_model.sample_actions``.
-        space: arguments of `keystone.ActionSpace`; its steps default to those that the server executes.
+        space: arguments of `keystone.ActionSpace`; what it leaves open comes from the policy and the server.
         rounds: file to which every round appends a JSON line.
     """
 
@@ -67,14 +69,26 @@ class ServeOptions:
             raise KeystoneError(f"{error}") from None
         return options
 
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> ServeOptions:
+        """``KEYSTONE_K`` and the like, see `Settings.from_environment`; ``KEYSTONE_LOG`` is the file of the rounds.
+
+        Raises:
+            KeystoneError: for a name that is not known, or a value that cannot be.
+
+        >>> ServeOptions.from_environment({"KEYSTONE_K": "8", "KEYSTONE_LOG": "rounds.jsonl"}).block()
+        {'k': 8, 'rounds': 'rounds.jsonl'}
+        """
+        try:
+            settings = Settings.from_environment(environ)
+        except (TypeError, ValueError) as error:
+            raise KeystoneError(f"{error}") from None
+        return cls(settings, rounds=environ.get("KEYSTONE_LOG", "").strip() or None)
+
     def check(self) -> None:
         """Everything that can be wrong before there is a policy."""
-        if self.settings.bind().remembers:
-            raise ValueError(
-                f"rule {self.settings.rule} looks back at the previous chunk of its episode, and a server serves many episodes "
-                "at once: choose another rule"
-            )
-        self.action_space(None)
+        refuse_memory(self.settings.bind())
+        self.action_space()
 
     def over(self, other: ServeOptions) -> ServeOptions:
         """These options where given, the other's elsewhere."""
@@ -100,11 +114,11 @@ class ServeOptions:
         named = {name: getattr(self.settings, name) for name in _SETTINGS if getattr(self.settings, name) is not None}
         return {**named, "rule": self.settings.bind()}
 
-    def action_space(self, executed: int | None) -> ActionSpace | None:
-        """What counts in distances, if said; where no steps are named, those that are executed.
+    def action_space(self) -> ActionSpace | None:
+        """What counts in distances, if said.
 
-        >>> ServeOptions(space={"dims": 7, "gripper": {"6": "logit"}}).action_space(8)
-        ActionSpace(dims=7, steps=8, scale=None, rotation=None, gripper={6: 'logit'})
+        >>> ServeOptions(space={"dims": 7, "gripper": {"6": "logit"}}).action_space()
+        ActionSpace(dims=7, steps=None, scale=None, rotation=None, gripper={6: 'logit'})
         """
         if self.space is None:
             return None
@@ -114,10 +128,7 @@ class ServeOptions:
         for name in self.space:
             if name not in known:
                 raise ValueError(f"space has no {name!r}: {nearest_name(name, known)}")
-        arguments = {name: _with_whole_keys(value) for name, value in self.space.items()}
-        if arguments.get("steps") is None:
-            arguments["steps"] = executed
-        return ActionSpace(**arguments)
+        return ActionSpace(**{name: _with_whole_keys(value) for name, value in self.space.items()})
 
 
 def read_text(text: str, name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Literal
 
 from vla_eval.model_servers import serve as vla_eval_serve
 from vla_eval.model_servers.base import ModelServer, SessionContext
@@ -36,8 +36,8 @@ class KeystoneServer:
             self._keystone_serving.attach(self)
 
     @property
-    def keystone_k(self) -> int:
-        """Candidates per round; ``GET /config?keystone_k=8`` sets it."""
+    def keystone_k(self) -> int | Literal["auto"]:
+        """Candidates per round, "auto" if that is still to be found; ``GET /config?keystone_k=8`` sets it."""
         if self._keystone_serving is None:
             raise AttributeError("KeyStone is off: the server was started without the argument keystone")
         return self._keystone_serving.k

@@ -8,15 +8,15 @@ import hashlib
 import itertools
 import json
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from keystone.errors import KeystoneError
 from keystone.handle import Chosen, Handle
 from keystone.integrations.round_log import RoundLog, summary
-from keystone.integrations.vla_eval.find import attach_to_server, holds_a_model
+from keystone.integrations.vla_eval.find import NoPolicy, attach_to_server, holds_a_model
 from keystone.integrations.vla_eval.options import ServeOptions
 from keystone.options import DEFAULT_K
 from keystone.sample.noise import mix
@@ -46,11 +46,12 @@ class Serving:
         self.options = options
         self.handle: Handle | None = None
         self._log: RoundLog | None = None
+        self._attaching = threading.Lock()
         self._episodes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
     @property
-    def k(self) -> int:
-        """Candidates per round."""
+    def k(self) -> int | Literal["auto"]:
+        """Candidates per round; "auto" if that is still to be found."""
         if self.handle is not None:
             return self.handle.k
         return DEFAULT_K if self.options.settings.k is None else self.options.settings.k
@@ -66,12 +67,12 @@ class Serving:
         """Attach to the model that the server holds. A server that holds none yet will load it when it is first asked.
 
         Raises:
-            KeystoneError: if it holds something, and none of that can be attached to.
+            KeystoneError: if it holds a model that KeyStone does not know, or a policy that cannot be attached to.
         """
         try:
             self.handle = attach_to_server(server, self.options)
-        except KeystoneError:
-            if last_chance or self.options.site or holds_a_model(server):
+        except NoPolicy:
+            if last_chance or holds_a_model(server):
                 raise
             log.info("KeyStone waits: %s has loaded no model yet", type(server).__name__)
             return
@@ -86,11 +87,6 @@ class Serving:
         """What the server answers to these sessions, its policy having chosen, with what was chosen where that is clear."""
         if _asking.get() is not None:  # predict called predict_batch, or the other way round
             return predict()
-        if self.handle is None:
-            answers = predict()
-            self.attach(server, last_chance=True)
-            log.warning("KeyStone: the model was loaded for the first observation, whose answer is one plain sample")
-            return answers
         question = Question(contexts)
         token = _asking.set(question)
         try:
@@ -98,6 +94,12 @@ class Serving:
                 answers = list(predict())
         finally:
             _asking.reset(token)
+        with self._attaching:  # several sessions may ask first at once
+            if self.handle is None:
+                self.attach(server, last_chance=True)
+                log.warning(
+                    "KeyStone: the model was loaded for the first observation, whose answer is one plain sample"
+                )
         return _with_diagnostics(answers, question)
 
     def record(self, chosen: Chosen) -> None:

@@ -23,10 +23,15 @@ serve_script({script!r})
 '''
 
 
+def has_requirements(script: Path) -> bool:
+    """Whether a script says what it requires."""
+    return _BLOCK.search(script.read_text(encoding="utf-8")) is not None
+
+
 def shim(script: Path) -> str:
     """The text of the shim of a server script. A script without a header has none: it runs where KeyStone is installed."""
     header = ""
-    match = _BLOCK.search(script.read_text())
+    match = _BLOCK.search(script.read_text(encoding="utf-8"))
     if match:
         lines = [line[2:] for line in match["content"].splitlines()]
         requirement, source = requirement_of_keystone()

@@ -101,5 +101,8 @@ class Evo1Adapter(Adapter):
     def module(self, policy: Any) -> Any:
         return policy.model.action_head
 
+    def cost(self, policy: Any) -> Any:
+        return self.module(policy).num_inference_timesteps
+
     def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy, "_compute_fused_tokens")]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from keystone.errors import KeystoneError
 from keystone.sample.adapter import Adapter, Seam, Window
 from keystone.sample.widen import widen
 
@@ -42,15 +43,7 @@ class OwnFastWAMSeam(Seam):
         given = bound.arguments
 
         def draw(noise: Tensor, k: int) -> Tensor:
-            token = _encoding.set(True)
-            try:
-                infer(
-                    **{**given, "seed": 0}
-                )  # a seed, so that the noise it does not use is not drawn from the global generator
-            except _Encoded as encoded:
-                context = encoded.arguments
-            finally:
-                _encoding.reset(token)
+            context = _first_step(infer, given)
             # Where upstream returns them, so that they can be compared with its own.
             return self._denoise(noise, given["num_inference_steps"], given["sigma_shift"], context, k).float().cpu()
 
@@ -85,6 +78,21 @@ class OwnFastWAMSeam(Seam):
             )
             actions = self.infer_action_scheduler.step(velocity, delta, actions)
         return actions
+
+
+def _first_step(infer: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """What `infer_action` calls its first denoising step with."""
+    token = _encoding.set(True)
+    try:
+        infer(**{**given, "seed": 0})  # a seed, so that noise that is not used is not drawn from the global generator
+    except _Encoded as encoded:
+        return encoded.arguments
+    finally:
+        _encoding.reset(token)
+    raise KeystoneError(
+        "fast-wam: infer_action made no step through _predict_action_noise_with_cache: it was compiled or has changed; attach "
+        "before compiling"
+    )
 
 
 class OwnFastWAMAdapter(Adapter):

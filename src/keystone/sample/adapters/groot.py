@@ -99,6 +99,9 @@ class GrootAdapter(Adapter):
     def module(self, policy: Any) -> Any:
         return policy._groot_model.action_head
 
+    def cost(self, policy: Any) -> Any:
+        return self.module(policy).num_inference_timesteps
+
     def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy._groot_model.backbone, "forward"), (policy._groot_model.action_head, "_encode_features")]
 

@@ -57,7 +57,7 @@ class IsaacGrootAdapter(Adapter):
     """
 
     name = "isaac-groot"
-    shares = "vision-language tokens and the state's"
+    shares = "vision-language tokens and their projections in cross-attention, the state's tokens"
     home = "Isaac-GR00T"
     compiles = True
     padded = (
@@ -75,6 +75,9 @@ class IsaacGrootAdapter(Adapter):
 
     def module(self, policy: Any) -> Any:
         return _head(policy)
+
+    def cost(self, policy: Any) -> Any:
+        return self.module(policy).num_inference_timesteps
 
     def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
         head = self.module(policy)

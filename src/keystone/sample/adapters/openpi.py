@@ -94,7 +94,17 @@ class OpenPiAdapter(OpenPiFamily):
         return [(policy, OpenPiSeam)]
 
     def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        sampler = policy._sample_actions if is_policy(policy) else policy.sample_actions
-        if not inspect.ismethod(sampler):  # compiled: watching its parts would compile it once more
-            return []
-        return [(policy._model if is_policy(policy) else policy, "embed_prefix")]
+        return [] if _compiled(policy) else [(_model(policy), "embed_prefix")]
+
+    def steps(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [] if _compiled(policy) else [(_model(policy), "denoise_step")]
+
+
+def _model(policy: Any) -> Any:
+    return policy._model if is_policy(policy) else policy
+
+
+def _compiled(policy: Any) -> bool:
+    """Whether the object's own sampler, behind a hook or not, is compiled: watching its parts would compile it once more."""
+    own = vars(policy).get("_sample_actions" if is_policy(policy) else "sample_actions")
+    return own is not None and not inspect.ismethod(own)

@@ -76,6 +76,15 @@ def _precision(sample: Callable[[Any], Any], shape: tuple[int, ...]) -> torch.dt
     return max(found, key=lambda kind: torch.finfo(kind).eps)
 
 
+def _weights(model: Any) -> list[list[Any]]:
+    """Shape and type of every array of a model: of flax, or one that holds them in its attributes."""
+    nnx = sys.modules.get("flax.nnx")
+    tree = nnx.state(model) if nnx is not None and isinstance(model, nnx.Module) else vars(model)
+    return [
+        [list(leaf.shape), str(leaf.dtype)] for leaf in sys.modules["jax"].tree.leaves(tree) if hasattr(leaf, "dtype")
+    ]
+
+
 class OpenPiJaxSeam(Seam):
     """On the `Policy`, which holds the jitted sampler of its model."""
 
@@ -102,6 +111,10 @@ class OpenPiJaxAdapter(OpenPiFamily):
 
     def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
         return [(policy, OpenPiJaxSeam)]
+
+    def cost(self, policy: Any) -> Any:
+        """Also the weights, which torch does not see, and the device, which is not torch's."""
+        return [*super().cost(policy), _weights(policy._model), sys.modules["jax"].devices()[0].device_kind]
 
     def refuse(self, policy: Any) -> str:
         if not is_policy(policy):

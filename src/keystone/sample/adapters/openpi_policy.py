@@ -45,6 +45,12 @@ class OpenPiFamily(Adapter):
         """Whether an object is a model of this kind, without a policy around it."""
         raise NotImplementedError
 
+    def cost(self, policy: Any) -> Any:
+        """What the sampler is called with (``num_steps``), and the size of a chunk."""
+        model = policy._model if is_policy(policy) else policy
+        sizes = model.config if self.pytorch else model
+        return [repr(getattr(policy, "_sample_kwargs", None)), int(sizes.action_horizon), int(sizes.action_dim)]
+
     def config(self, policy: Any) -> Chunk:
         model = policy._model if is_policy(policy) else policy
         sizes = model.config if self.pytorch else model

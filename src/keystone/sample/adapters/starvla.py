@@ -23,6 +23,8 @@ class StarVLASeam(Seam):
     def predict_action(self, *args: Any, **kwargs: Any) -> Tensor:
         predict = super().predict_action  # type: ignore[misc]
         own = partial(predict, *args, **kwargs)
+        if self._keystone.untouched:
+            return own()
         # The context is called vl_embs or vl_embs_list; older versions take no mask.
         context, *_ = given = inspect.signature(predict).bind(*args, **kwargs).arguments
         context, state, mask = given[context], given.get("state"), given.get("encoder_attention_mask")
@@ -68,7 +70,7 @@ class StarVLAAdapter(Adapter):
     """StarVLA's GR00T and π heads (QwenGR00T, QwenPI and those built like them)."""
 
     name = "starvla"
-    shares = "vision-language tokens, of the last layer or of every layer"
+    shares = "vision-language tokens, of the last layer (with their projections in cross-attention) or of every layer"
     home = "StarVLA"
     compiles = True
     seam = StarVLASeam
@@ -79,6 +81,9 @@ class StarVLAAdapter(Adapter):
 
     def module(self, policy: Any) -> Any:
         return _head(policy)
+
+    def cost(self, policy: Any) -> Any:
+        return self.module(policy).num_inference_timesteps
 
     def window(self, config: Any) -> Window | None:
         return None  # action_dim is the robot's own; how much of a chunk is executed, only the client knows

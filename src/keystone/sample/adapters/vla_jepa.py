@@ -53,5 +53,8 @@ class VLAJEPAAdapter(Adapter):
     def module(self, policy: Any) -> Any:
         return policy.model.action_model
 
+    def cost(self, policy: Any) -> Any:
+        return self.module(policy).num_inference_timesteps
+
     def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model, "_encode_qwen")]

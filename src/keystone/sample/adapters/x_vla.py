@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from keystone.errors import KeystoneError
 from keystone.sample.adapter import Adapter, Seam, Window
 from keystone.sample.widen import widen
 
@@ -19,8 +20,15 @@ class OwnXVLASeam(Seam):
     @torch.no_grad()
     def generate_actions(self, *args: Any, **kwargs: Any) -> Tensor:
         generate = super().generate_actions  # type: ignore[misc]
+        if self._keystone.untouched:
+            return generate(*args, **kwargs)
         bound = inspect.signature(generate).bind(*args, **kwargs)
         bound.apply_defaults()
+        if len(bound.arguments) != 6:
+            raise KeystoneError(
+                f"x-vla: generate_actions takes {', '.join(bound.arguments)} here; known are text, images, their mask, the "
+                "domain, the proprioception and the number of steps: X-VLA's code has changed"
+            )
         ids, images, image_mask, domain, proprio, steps = bound.arguments.values()
 
         def draw(noise: Tensor, k: int) -> Tensor:
