@@ -27,7 +27,7 @@ from keystone.attach import attach
 from keystone.errors import KeystoneError
 from keystone.handle import Chosen, Handle
 from keystone.integrations.many_episodes import refuse_memory
-from keystone.integrations.settings import Settings
+from keystone.integrations.settings import Settings, parse_k
 from keystone.options import DEFAULT_K, DEFAULT_RULE
 from keystone.select import ActionSpace
 from keystone.select.rules import bind
@@ -175,10 +175,8 @@ def _candidates(text: str) -> int | Literal["auto"]:
     >>> _candidates("8"), _candidates("auto")
     (8, 'auto')
     """
-    if text == "auto":
-        return "auto"
     try:
-        return int(text)
+        return parse_k(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number or auto") from None
 
