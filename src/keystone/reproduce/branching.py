@@ -27,7 +27,7 @@ from keystone.reproduce.tables import markdown
 from keystone.reproduce.workloads import WORKLOADS
 
 WORKLOAD, ARM = "metaworld-mixed", "keystone:k=16"
-STATES = 4  #: initial states of each task
+STATES = 2  #: initial states of each task
 MOMENTS = (0.0, 0.25, 0.5)  #: when an episode is branched, as shares of its rounds
 GROUPS = 4  #: the candidates of a round, from the middle to the edge, in so many groups of equal size
 
