@@ -14,7 +14,7 @@ from keystone.reproduce.run import write
 
 POLICIES = ("metaworld-mixed", "metaworld-mixed-diffusion")
 KS = (1, 4, 8, 16, 32)
-ROUNDS, QUICK_ROUNDS = 100, 5
+ROUNDS, QUICK_ROUNDS = 30, 5
 
 
 def draw_figure2(out: Path, console: Console, quick: bool) -> list[Path]:
