@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from keystone.cli import main
 from tiny import build
 from tiny.checkpoint import env_features, save_checkpoint
 
@@ -48,3 +49,10 @@ def test_what_is_not_a_checkpoint_gets_a_clear_error(tmp_path):
     empty = run(str(tmp_path))
     assert empty.returncode == 2
     assert "holds no config.json" in empty.stderr
+
+
+def test_policies_that_come_along_are_known_by_name(capsys):
+    assert main(["check", "metaworld-mixed"]) == 2
+    assert "metaworld-mixed comes with KeyStone and is no LeRobot checkpoint" in capsys.readouterr().err
+    assert main(["check", "metaworld-mixed-diffusion", "--k", "2"]) == 0
+    assert "candidate 0 of 2" in capsys.readouterr().out

@@ -19,7 +19,7 @@ def run(
     often the context is encoded, and compares K = 1 and the detached policy with the policy as it was.
 
     Args:
-        checkpoint: folder or hub name of a LeRobot checkpoint.
+        checkpoint: folder or hub name of a LeRobot checkpoint, or the name of one that comes with KeyStone.
         k: candidates.
         device: where to run; default as the checkpoint says.
     """
@@ -29,12 +29,19 @@ def run(
     import keystone
     from keystone.errors import KeystoneError
     from keystone.integrations.lerobot_checkpoint import load_policy, made_up_observation
+    from keystone.policies.load import shipped_policies
     from keystone.sample.adapter import find_adapter
     from keystone.sample.check import count_calls
 
     if k < 2:
         raise KeystoneError(f"-k {k}: it takes two candidates or more to have something to check")
-    policy, preprocess, _ = load_policy(checkpoint, device)
+    shipped = shipped_policies().get(checkpoint)
+    if shipped is not None and not (shipped / "policy_preprocessor.json").is_file():
+        raise KeystoneError(
+            f"{checkpoint} comes with KeyStone and is no LeRobot checkpoint, which this command is for: `keystone profile "
+            f"{checkpoint}` makes the same check in its first round"
+        )
+    policy, preprocess, _ = load_policy(checkpoint if shipped is None else str(shipped), device)
     batch = preprocess(made_up_observation(policy.config))
 
     def act() -> torch.Tensor:
