@@ -69,7 +69,7 @@ def main() -> int:
     """Run, then write the pages; an exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.suite", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="a rough version in two minutes, to benchmarks/results/quick"
+        "--quick", action="store_true", help="a rough version in four minutes or so, to benchmarks/results/quick"
     )
     parser.add_argument("--only", nargs="+", choices=MODULES, default=MODULES, metavar="NAME", help="only these")
     arguments = parser.parse_args()
