@@ -8,7 +8,7 @@ from keystone.evaluate.store import EpisodeRow
 from keystone.reproduce.analysis import Difference, analyse
 from keystone.reproduce.experiment import EXPERIMENTS, Experiment, Section
 from keystone.reproduce.tables import LEGEND, by_task, details, overview, points
-from keystone.reproduce.workloads import CHOOSING, WORKLOADS, Workload
+from keystone.reproduce.workloads import CHOOSING_SEED, WORKLOADS, Workload
 
 ARMS = ("first", "first:temperature=0.6", "keystone:k=16", "core-mean:k=16", "core-mean:k=16,temperature=0.8")
 EXPERIMENT = Experiment("main", "A test", (Section("one", ARMS[:2]), Section("many", ARMS[2:])), ())
@@ -91,11 +91,11 @@ def test_what_is_reported_was_not_chosen_on():
         assert len(tasks) >= 6
         assert not tasks & chosen_on
     for experiment in (EXPERIMENTS["main"], EXPERIMENTS["ablations"]):
-        assert all(WORKLOADS[name].settings(("first",)).seed != CHOOSING for name in experiment.workloads)
+        assert all(WORKLOADS[name].settings(("first",)).seed != CHOOSING_SEED for name in experiment.workloads)
     for name in EXPERIMENTS["confirm"].workloads:
-        assert WORKLOADS[name].seed not in (CHOOSING, WORKLOADS["pusht"].seed)
+        assert WORKLOADS[name].seed not in (CHOOSING_SEED, WORKLOADS["pusht"].seed)
     for name in EXPERIMENTS["choosing"].workloads:
-        assert WORKLOADS[name].settings(("first",)).seed == CHOOSING
+        assert WORKLOADS[name].settings(("first",)).seed == CHOOSING_SEED
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)

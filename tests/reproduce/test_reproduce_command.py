@@ -5,7 +5,7 @@ import json
 import pytest
 
 from keystone.cli import main
-from keystone.reproduce import branching, cost, run
+from keystone.reproduce import figure1, figure2, run
 from keystone.reproduce.workloads import WORKLOADS, Workload
 from toy import save_random_flow, table
 
@@ -19,7 +19,7 @@ def toy_workloads(tmp_path, monkeypatch):
         for name, one in WORKLOADS.items()
     }
     monkeypatch.setattr(run, "WORKLOADS", toys)
-    monkeypatch.setattr(branching, "WORKLOADS", toys)
+    monkeypatch.setattr(figure1, "WORKLOADS", toys)
 
 
 def test_main_and_ablations_share_episodes(toy_workloads, tmp_path, capsys):
@@ -70,14 +70,14 @@ def test_figure_1_is_drawn_and_counted(toy_workloads, tmp_path, monkeypatch):
         def __init__(self, *_):
             raise AssertionError("what was branched is stored")
 
-    monkeypatch.setattr(branching, "Brancher", NotAgain)
+    monkeypatch.setattr(figure1, "Brancher", NotAgain)
     (written / "figure1.json").unlink()
     assert main(["reproduce", "figure1", "--quick", "--out", str(out)]) == 0
     assert json.loads((written / "figure1.json").read_text())["rounds"] == found["rounds"]
 
 
 def test_figure_2_is_measured_on_one_policy_of_each_class(tmp_path, monkeypatch):
-    monkeypatch.setattr(cost, "KS", (1, 4))
+    monkeypatch.setattr(figure2, "KS", (1, 4))
     assert main(["reproduce", "figure2", "--quick", "--out", str(tmp_path)]) == 0
     written = tmp_path / "quick"
     found = json.loads((written / "figure2.json").read_text())["profiles"]

@@ -39,8 +39,8 @@ def run(
 
     from keystone.cli.evaluate import make_executor
     from keystone.reproduce import EXPERIMENTS, reproduce
-    from keystone.reproduce.branching import draw_figure1
-    from keystone.reproduce.cost import draw_figure2
+    from keystone.reproduce.figure1 import draw_figure1
+    from keystone.reproduce.figure2 import draw_figure2
 
     console = Console(soft_wrap=True, highlight=False)
     out = out / "quick" if quick else out

@@ -12,6 +12,7 @@ from keystone.attach import attach
 from keystone.errors import KeystoneError, nearest_name
 from keystone.handle import Handle
 from keystone.options import DEFAULT_K, parse_params
+from keystone.select import ActionSpace
 from keystone.select.metrics import check_metric
 from keystone.select.rules import RULES, Rule, bind
 from keystone.select.rules.checks import number, whole
@@ -131,14 +132,19 @@ class Arm:
 
     def attach(self, policy: Any, check: bool) -> Handle:
         """`keystone.attach` as this arm says. Noise follows from the seeds that the evaluation gives each round."""
-        handle = attach(
+        return attach(
             policy,
             k=self.k,
             rule=bind(self.rule, dict(self.params)),
             temperature=self.temperature,
             metric=self.metric,
+            space=self._space(),
             check=check,
         )
-        if self.window == "chunk" or self.gripper is not None:
-            handle.space = handle.space_with(whole=self.window == "chunk", gripper=self.gripper)
-        return handle
+
+    def _space(self) -> ActionSpace | None:
+        """What the arm says about distances; the rest comes from the policy."""
+        steps = slice(None) if self.window == "chunk" else None
+        # The sampler's actions are normalised, so that 0 lies between an open and a closed gripper.
+        gripper = None if self.gripper is None else {self.gripper: 0.0}
+        return None if steps is None and gripper is None else ActionSpace(steps=steps, gripper=gripper)

@@ -62,13 +62,8 @@ class Brancher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let the environments go."""
         for env in self._envs:
             env.close()
-        self._envs.clear()
 
     def branch(self, repeat: int, episode: int, rounds: Sequence[RoundRecord], at: int) -> Branches:
         """Execute each candidate of a stored round, and go on with one sample per round until the episode ends.

@@ -33,6 +33,7 @@ class Experiment:
         sections: the arms; the very first is what all are compared with.
         workloads: names.
         repeats: at most so many; None is all of the workload's.
+        overview: its page begins with one row for each workload, as the paper's main table has them.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Experiment:
     sections: tuple[Section, ...]
     workloads: tuple[str, ...]
     repeats: int | None = None
+    overview: bool = False
 
     def arms(self, workload: str) -> dict[str, str]:
         """Those that are tried on a workload, by the name they have in a store, with the title of their (first) section."""
@@ -65,6 +67,7 @@ MAIN = Experiment(
         "metaworld-mixed", "metaworld-noisy", "metaworld-clean", "pusht", "diffusion", "metaworld-easy",
         "metaworld-undertrained", "metaworld-misled", "metaworld-untaught",
     ),
+    overview=True,
 )  # fmt: skip
 
 ABLATIONS = Experiment(
@@ -145,7 +148,11 @@ CONFIRM = Experiment(
         Section("the paper's rule", (PAPER,)),
         Section("ours", (f"{OURS}:k=16",)),
     ),
-    ("confirm-mixed", "confirm-noisy", "confirm-pusht", "confirm-easy", "confirm-undertrained"),
-)
+    (
+        "confirm-metaworld-mixed", "confirm-metaworld-noisy", "confirm-pusht", "confirm-metaworld-easy",
+        "confirm-metaworld-undertrained",
+    ),
+    overview=True,
+)  # fmt: skip
 
 EXPERIMENTS: dict[str, Experiment] = {one.name: one for one in (MAIN, ABLATIONS, CHOOSING, CONFIRM)}

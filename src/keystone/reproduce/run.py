@@ -13,7 +13,7 @@ from keystone.evaluate.run import evaluate, versions
 from keystone.evaluate.store import Store
 from keystone.files import written_whole
 from keystone.reproduce.analysis import WorkloadResult, analyse
-from keystone.reproduce.experiment import CONFIRM, MAIN, PAPER, Experiment
+from keystone.reproduce.experiment import PAPER, Experiment
 from keystone.reproduce.tables import LEGEND, OUR_ARM, by_task, details, markdown, overview
 from keystone.reproduce.workloads import WORKLOADS, Workload
 
@@ -41,9 +41,8 @@ def reproduce(
     for one in workloads:
         workload = WORKLOADS[one].quick() if quick else WORKLOADS[one]
         results.append(_roll_out(experiment, workload, out / "runs" / one, executor, console))
-    some = (
-        tuple(workloads) != experiment.workloads
-    )  # then it is no whole experiment, and must not take the place of one
+    # What was made of some workloads only must not take the place of a whole experiment.
+    some = tuple(workloads) != experiment.workloads
     command = f"keystone reproduce {experiment.name}" + (" --quick" if quick else "")
     command += f" --workloads {' '.join(workloads)}" if some else ""
     name = "-".join([experiment.name, *workloads]) if some else experiment.name
@@ -51,7 +50,7 @@ def reproduce(
         "command": command,
         "versions": versions(),
         "quick": quick,
-        "overview": overview(results) if experiment in (MAIN, CONFIRM) else None,
+        "overview": overview(results) if experiment.overview else None,
         "legend": LEGEND,
         "workloads": [result.as_dict() for result in results],
     }
@@ -75,7 +74,7 @@ def page(experiment: Experiment, results: Sequence[WorkloadResult], command: str
     parts = [f"# {experiment.title}", f"Made by `{command}`. {LEGEND}"]
     if quick:
         parts.append("**A trial run on a few episodes: nothing can be concluded from these numbers.**")
-    if experiment in (MAIN, CONFIRM):
+    if experiment.overview:
         parts.append(markdown(overview(results)))
     for result in results:
         parts.append(details(experiment, result))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -83,22 +84,21 @@ def draw_figure1(out: Path, executor: Executor, console: Console, quick: bool) -
 
 
 def branch_all(settings: Settings, folder: Path, console: Console) -> Iterator[tuple[Branched, RoundRecord, Branches]]:
-    """Some rounds of every episode of a run, each candidate executed to the end."""
+    """Some rounds of every episode of a run, each candidate executed to the end; an episode that an error ended has none."""
     arm = settings.arms[0]
     with Store(folder) as store:
         for task in settings.tasks:
-            brancher: Brancher | None = None
-            for episode in track(range(settings.episodes), f"branching {task}", console=console):
-                rounds = store.rounds(str(arm), task, 0, episode)
-                for number in sorted({int(moment * len(rounds)) for moment in MOMENTS}):
-                    path = folder / "branches" / f"{task}-{episode}-{number}.npz"
-                    if not path.exists():
-                        brancher = brancher or Brancher(settings, arm, task)
-                        _store(path, brancher.branch(0, episode, rounds, number))
-                    branches = _stored(path)
-                    yield _summed_up(task, episode, rounds[number], branches), rounds[number], branches
-            if brancher is not None:
-                brancher.close()
+            with contextlib.ExitStack() as stack:
+                brancher: Brancher | None = None  # made where something is left to branch
+                for episode in track(range(settings.episodes), f"branching {task}", console=console):
+                    rounds = store.rounds(str(arm), task, 0, episode)
+                    for number in sorted({int(moment * len(rounds)) for moment in MOMENTS}) if rounds else ():
+                        path = folder / "branches" / f"{task}-{episode}-{number}.npz"
+                        if not path.exists():
+                            brancher = brancher or stack.enter_context(Brancher(settings, arm, task))
+                            _store(path, brancher.branch(0, episode, rounds, number))
+                        branches = _stored(path)
+                        yield _summed_up(task, episode, rounds[number], branches), rounds[number], branches
 
 
 def _summed_up(task: str, episode: int, record: RoundRecord, branches: Branches) -> Branched:
