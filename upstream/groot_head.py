@@ -1,14 +1,18 @@
-"""Tiny action heads of Isaac-GR00T, and what is put into them; the versions differ in a few arguments only."""
+"""Tiny action heads of Isaac-GR00T, what is put into them, and the tests of all its versions, which differ in little."""
 
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from transformers.feature_extraction_utils import BatchFeature
 
 import keystone
+from upstream_like import contract
 
 WIDTH, TOKENS, HORIZON, DIMS = 32, 9, 6, 12
 REAL = keystone.ActionSpace(dims=7, steps=4)
@@ -74,3 +78,44 @@ def policy(policy_class: type, model: nn.Module, modality_config: type) -> Any:
     known = {"arm": {"dim": np.array(3)}, "hand": {"dim": np.array(4)}, "unused": {"dim": np.array(5)}}
     made.processor = SimpleNamespace(state_action_processor=SimpleNamespace(norm_params={"robot": {"action": known}}))
     return made
+
+
+def predict(model: Any, rows: int) -> Tensor:
+    return model.get_action(inputs(rows))["action_pred"]
+
+
+class HeadTests:
+    """For a class in each version's file, which says `NAME` and provides the fixture `model`."""
+
+    NAME: str
+
+    @pytest.mark.parametrize("path", ["plain", "fast"])
+    @pytest.mark.parametrize(("rows", "k"), [(1, 4), (1, 16), (3, 4)])
+    def test_candidates_are_single_calls(
+        self, model: Any, record: Callable[..., None], rows: int, k: int, path: str
+    ) -> None:
+        found = contract.largest_difference(model, partial(predict, model, rows), k, path, space=REAL)
+        record(self.NAME, "candidates", found)
+        assert found < 1e-5
+
+    def test_one_candidate_is_untouched_and_nothing_is_left_behind(self, model: Any) -> None:
+        contract.assert_one_is_untouched(model, partial(predict, model, 2), space=REAL)
+        contract.assert_no_trace(model, partial(predict, model, 2), space=REAL)
+
+
+class PolicyTests:
+    """For versions with a `Gr00tPolicy` that tells what its processor decodes."""
+
+    def test_a_policy_knows_its_robot(self, model: Any) -> None:
+        from gr00t.data.types import ModalityConfig
+        from gr00t.policy.gr00t_policy import Gr00tPolicy
+
+        holder = policy(Gr00tPolicy, model, ModalityConfig)
+        handle = keystone.attach(holder, k=4)
+        try:
+            window = handle.sampler.window(holder)
+            assert (handle.adapter, window.dims, window.steps) == ("isaac-groot", 7, 4)
+            predict(model, 1)
+            assert handle.stats["rounds"] == 1
+        finally:
+            keystone.detach(holder)

@@ -1,15 +1,11 @@
 """GR00T N1.5: the real action head and DiT of Isaac-GR00T, with tiny random weights."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import groot_head
 import pytest
-from torch import Tensor
-
-from upstream_like import contract
 
 NAME = "Isaac-GR00T-N1.5"
 
@@ -37,18 +33,5 @@ def model(checkout: Callable[..., Path]) -> Any:
     return groot_head.Model(groot_head.spread_out(FlowmatchingActionHead(config)))
 
 
-def predict(model: Any, rows: int) -> Tensor:
-    return model.get_action(groot_head.inputs(rows))["action_pred"]
-
-
-@pytest.mark.parametrize("path", ["plain", "fast"])
-@pytest.mark.parametrize(("rows", "k"), [(1, 4), (1, 16), (3, 4)])
-def test_candidates_are_single_calls(model: Any, record: Callable[..., None], rows: int, k: int, path: str) -> None:
-    found = contract.largest_difference(model, partial(predict, model, rows), k, path, space=groot_head.REAL)
-    record(NAME, "candidates", found)
-    assert found < 1e-5
-
-
-def test_one_candidate_is_untouched_and_nothing_is_left_behind(model: Any) -> None:
-    contract.assert_one_is_untouched(model, partial(predict, model, 2), space=groot_head.REAL)
-    contract.assert_no_trace(model, partial(predict, model, 2), space=groot_head.REAL)
+class TestHead(groot_head.HeadTests):
+    NAME = NAME

@@ -1,16 +1,11 @@
 """GR00T N1.6: the real action head, DiT and policy class of Isaac-GR00T, with tiny random weights."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import groot_head
 import pytest
-from torch import Tensor
-
-import keystone
-from upstream_like import contract
 
 NAME = "Isaac-GR00T-N1.6"
 
@@ -30,33 +25,5 @@ def model(checkout: Callable[..., Path], request: pytest.FixtureRequest) -> Any:
     return groot_head.Model(groot_head.spread_out(Gr00tN1d6ActionHead(config)))
 
 
-def predict(model: Any, rows: int) -> Tensor:
-    return model.get_action(groot_head.inputs(rows))["action_pred"]
-
-
-@pytest.mark.parametrize("path", ["plain", "fast"])
-@pytest.mark.parametrize(("rows", "k"), [(1, 4), (1, 16), (3, 4)])
-def test_candidates_are_single_calls(model: Any, record: Callable[..., None], rows: int, k: int, path: str) -> None:
-    found = contract.largest_difference(model, partial(predict, model, rows), k, path, space=groot_head.REAL)
-    record(NAME, "candidates", found)
-    assert found < 1e-5
-
-
-def test_one_candidate_is_untouched_and_nothing_is_left_behind(model: Any) -> None:
-    contract.assert_one_is_untouched(model, partial(predict, model, 2), space=groot_head.REAL)
-    contract.assert_no_trace(model, partial(predict, model, 2), space=groot_head.REAL)
-
-
-def test_a_policy_knows_its_robot(model: Any) -> None:
-    from gr00t.data.types import ModalityConfig
-    from gr00t.policy.gr00t_policy import Gr00tPolicy
-
-    policy = groot_head.policy(Gr00tPolicy, model, ModalityConfig)
-    handle = keystone.attach(policy, k=4)
-    try:
-        window = handle._adapter.window(policy)
-        assert (handle.adapter, window.dims, window.steps) == ("isaac-groot", 7, 4)
-        predict(model, 1)
-        assert handle.stats["rounds"] == 1
-    finally:
-        keystone.detach(policy)
+class TestHead(groot_head.HeadTests, groot_head.PolicyTests):
+    NAME = NAME
