@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+
+from keystone.profiling.fingerprint import processor
 
 
 def describe(command: str) -> dict[str, str]:
@@ -13,18 +14,11 @@ def describe(command: str) -> dict[str, str]:
     return {
         "command": command,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "cpu": _processor(),
+        "cpu": processor(),
         "python": platform.python_version(),
         **{package: _version(package) for package in ("torch", "numpy", "numba")},
         "threads": "1",
     }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")  # platform.processor() is empty on most Linux
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str:

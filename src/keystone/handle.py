@@ -128,16 +128,6 @@ class Handle:
             chunks = max(self._counts["chunks"], 1)
             return {**self._counts, **self._sums, "consensus": self._sums["consensus"] / chunks}
 
-    def space_with(self, whole: bool = False, gripper: int | None = None) -> ActionSpace:
-        """A space that can be set as ``space``: the policy's real dimensions, and its executed steps or all.
-
-        Args:
-            whole: all steps of the chunk count, executed or not.
-            gripper: a dimension that opens or closes: compared, and voted on by rules that average, as one or the other. The
-                sampler's actions are normalised, so that 0 lies between.
-        """
-        return ActionSpace(steps=slice(None) if whole else None, gripper=None if gripper is None else {gripper: 0.0})
-
     def seeded(self, seeds: Sequence[int] | Iterator[int] | int) -> AbstractContextManager[None]:
         """Within ``with handle.seeded(7):`` the noise follows from the seed, or from one seed for each row of the batch; of an
         iterator every row of every round takes the next.

@@ -14,7 +14,6 @@ from lerobot.policies.rtc.configuration_rtc import RTCConfig
 from lerobot.utils.constants import OBS_LANGUAGE_ATTENTION_MASK
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicLayer
 
 import keystone
@@ -28,6 +27,7 @@ from keystone.sample.session import Drawn
 from keystone.sample.widen import widen
 from tiny import POLICIES
 from tiny.common import seeded
+from tiny.shapes import Shapes
 
 NAMES = [name for name, adapter in ADAPTERS.items() if not adapter.refusal and adapter.home == "LeRobot"]
 PACKED = ["pi0", "pi05", "smolvla"]
@@ -243,21 +243,6 @@ def test_context_is_encoded_once(name: str, policy: Any) -> None:
     assert counted[0], "the adapter names no encoder"
     assert all(counted[0].values())
     assert counted[0] == counted[1]
-
-
-class Shapes(TorchDispatchMode):
-    """The shapes of all tensors that come into being."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[tuple[int, ...]] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for one in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(one, Tensor):
-                self.seen.add(tuple(one.shape))
-        return result
 
 
 @named(PACKED)

@@ -9,11 +9,11 @@ import torch
 from lerobot.policies.rtc.configuration_rtc import RTCConfig
 from lerobot.utils.constants import OBS_LANGUAGE_ATTENTION_MASK
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import keystone
 from keystone.errors import KeystoneError
 from tiny import POLICIES
+from tiny.shapes import Shapes
 
 NAMES = ["pi0", "pi05", "smolvla"]
 SUFFIX = 10
@@ -126,21 +126,6 @@ def test_guidance_is_the_same_on_both_paths(name: str) -> None:
     for unguided in (True, False):
         torch.testing.assert_close(candidates[True, unguided], candidates[False, unguided], rtol=1e-4, atol=1e-4)
     assert (candidates[True, True] - candidates[True, False]).abs().max() > 1e-2, "guidance has no effect here"
-
-
-class Shapes(TorchDispatchMode):
-    """The shapes of all tensors that come into being."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[tuple[int, ...]] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for one in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(one, Tensor):
-                self.seen.add(tuple(one.shape))
-        return result
 
 
 def settled(policy: Any, name: str, k: int, rows: int) -> keystone.Handle:

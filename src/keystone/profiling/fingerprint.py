@@ -51,7 +51,7 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} ({device.type})"
     if device.type == "cpu":
-        return f"{_processor()}, {torch.get_num_threads()} of {os.cpu_count()} threads (cpu)"
+        return f"{processor()}, {torch.get_num_threads()} of {os.cpu_count()} threads (cpu)"
     return device.type
 
 
@@ -97,7 +97,8 @@ def _numbers(config: Any) -> dict[str, float]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of this machine's CPU."""
     cpuinfo = Path("/proc/cpuinfo")  # platform.processor() is empty on most Linux
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from keystone.errors import KeystoneError
 from keystone.sample.adapter import Adapter, Seam, Window
+from keystone.sample.adapters.xvla import denoise
 from keystone.sample.widen import widen
 
 
@@ -35,9 +36,9 @@ class OwnXVLASeam(Seam):
             self.eval()
             context = {name: widen(value, k) for name, value in self.forward_vlm(ids, images, image_mask).items()}
             # A copy, because an action space may write into the proprioception, and rows of a view are one row.
-            return self._denoise(
-                noise, max(1, int(steps)), widen(proprio, k).clone(), domain_id=widen(domain, k), **context
-            )
+            state = widen(proprio, k).clone()
+            action = denoise(self, noise, max(1, int(steps)), state, domain_id=widen(domain, k), **context)
+            return self._finish(action, state)
 
         return self._keystone.round(
             lambda: generate(*args, **kwargs),
@@ -48,17 +49,9 @@ class OwnXVLASeam(Seam):
             dtype=proprio.dtype,
         )
 
-    def _denoise(self, noise: Tensor, steps: int, proprio: Tensor, **context: Tensor) -> Tensor:
-        """Noise (B * K, T, dim_action) to actions (B * K, T, D); the network predicts the action, not a velocity."""
-        action = torch.zeros_like(noise)
-        for step in range(steps, 0, -1):
-            time = torch.full(noise.shape[:1], step / steps, device=noise.device, dtype=noise.dtype)
-            mixed = noise * time[:, None, None] + action * (1 - time)[:, None, None]
-            state, mixed = self.action_space.preprocess(proprio, mixed)
-            action = self.transformer(action_with_noise=mixed, proprio=state, t=time, **context)
+    def _finish(self, action: Tensor, proprio: Tensor) -> Tensor:
         finish = self.action_space.postprocess  # since 2026 it is also told the proprioception
-        known = {"proprio": proprio} if len(inspect.signature(finish).parameters) > 1 else {}
-        return finish(action, **known)
+        return finish(action, **({"proprio": proprio} if len(inspect.signature(finish).parameters) > 1 else {}))
 
 
 class OwnXVLAAdapter(Adapter):

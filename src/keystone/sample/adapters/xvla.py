@@ -31,13 +31,15 @@ class XVLASeam(Seam):
         def draw(noise: Tensor, k: int) -> Tensor:
             self.eval()
             context = self.forward_vlm(input_ids, image_input.to(dtype), image_mask)
-            return self._denoise(
+            action = denoise(
+                self,
                 noise,
                 steps=max(1, int(steps)),
                 domain_id=widen(domain_id, k),
                 proprio=widen(proprio.to(dtype), k),
                 **{name: widen(value, k) for name, value in context.items()},
             )
+            return self.action_space.postprocess(action)
 
         return self._keystone.round(
             lambda: generate(input_ids, image_input, image_mask, domain_id, proprio, steps),
@@ -48,15 +50,19 @@ class XVLASeam(Seam):
             dtype=dtype,
         )
 
-    def _denoise(self, noise: Tensor, steps: int, proprio: Tensor, **context: Tensor) -> Tensor:
-        """Noise (B * K, T, dim_action) to actions (B * K, T, D); the network predicts the action, not a velocity."""
-        action = torch.zeros_like(noise)
-        for step in range(steps, 0, -1):
-            time = torch.full(noise.shape[:1], step / steps, device=noise.device, dtype=noise.dtype)
-            mixed = noise * time[:, None, None] + action * (1 - time)[:, None, None]
-            state, mixed = self.action_space.preprocess(proprio, mixed)
-            action = self.transformer(action_with_noise=mixed, proprio=state, t=time, **context)
-        return self.action_space.postprocess(action)
+
+def denoise(model: Any, noise: Tensor, steps: int, proprio: Tensor, **context: Tensor) -> Tensor:
+    """Noise (B * K, T, dim_action) to actions, before the action space finishes them.
+
+    The network predicts the action, not a velocity. Shared with X-VLA's own code, of which LeRobot's is a copy.
+    """
+    action = torch.zeros_like(noise)
+    for step in range(steps, 0, -1):
+        time = torch.full(noise.shape[:1], step / steps, device=noise.device, dtype=noise.dtype)
+        mixed = noise * time[:, None, None] + action * (1 - time)[:, None, None]
+        state, mixed = model.action_space.preprocess(proprio, mixed)
+        action = model.transformer(action_with_noise=mixed, proprio=state, t=time, **context)
+    return action
 
 
 class XVLAAdapter(Adapter):

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from keystone.select.rounds import Choice, Round, lowest
-from keystone.select.rules.base import RoundRule
-from keystone.select.rules.checks import number
-from keystone.select.rules.trimmed_mean import round_half_up
-from keystone.select.synthesis import average
+from keystone.select.rounds import lowest
+from keystone.select.rules.trimmed_mean import TrimmedMean
 
 
 @dataclass(frozen=True)
-class CoreMean(RoundRule):
+class CoreMean(TrimmedMean):
     """Commit to the mode, then average inside it. Synthesised.
 
     The core is the candidate with the smallest mean distance to its nearest neighbours, together with these: a share of all
@@ -30,16 +28,6 @@ class CoreMean(RoundRule):
     """
 
     name: ClassVar[str] = "core-mean"
-    share: float = 0.5
 
-    def __post_init__(self) -> None:
-        number("share", self.share, above=0, most=1)
-
-    def choose_one(self, round: Round) -> Choice:
-        n = len(round.chunks)
-        size = max(1, round_half_up(n * self.share))
-        order = np.argsort(round.distances.astype(np.float32), axis=1, kind="stable")[:, :size]
-        centre = lowest(np.take_along_axis(round.distances, order, axis=1).mean(1))
-        members = np.zeros(n, bool)
-        members[order[centre]] = True
-        return average(round, members)
+    def _centre(self, distances: NDArray[np.float64], size: int) -> int:
+        return lowest(np.sort(distances, axis=1)[:, :size].mean(1))

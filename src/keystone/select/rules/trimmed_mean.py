@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from keystone.select.rounds import Choice, Round, lowest
 from keystone.select.rules.base import RoundRule
@@ -33,11 +34,17 @@ class TrimmedMean(RoundRule):
 
     def choose_one(self, round: Round) -> Choice:
         n = len(round.chunks)
-        to_medoid = round.distances[lowest(round.distances.sum(1))].astype(np.float32)  # ties go to the lower index
-        nearest = np.argsort(to_medoid, kind="stable")[: max(1, round_half_up(n * self.share))]
+        size = max(1, round_half_up(n * self.share))
+        to_centre = round.distances[self._centre(round.distances, size)].astype(
+            np.float32
+        )  # ties go to the lower index
         members = np.zeros(n, bool)
-        members[nearest] = True
+        members[np.argsort(to_centre, kind="stable")[:size]] = True
         return average(round, members)
+
+    def _centre(self, distances: NDArray[np.float64], size: int) -> int:
+        """The candidate around which ``size`` of them are averaged, given all distances (n, n)."""
+        return lowest(distances.sum(1))
 
 
 def round_half_up(value: float) -> int:
