@@ -126,7 +126,7 @@ def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
     assert len(graphs) == compiled > 0
 
 
-def test_the_context_is_encoded_once_in_jax(record):
+def test_the_context_is_encoded_once_in_jax():
     import jax
     import jax.numpy as jnp
 
