@@ -46,7 +46,7 @@ test-upstream: ## the adapters on other projects' own code, in KEYSTONE_UPSTREAM
 bench: setup ## all benchmarks in 20 minutes; results under benchmarks/results/
 	@$(PYTHON) -m benchmarks.suite
 
-bench-quick: setup ## the same in four minutes or so, less exactly; results under benchmarks/results/quick/
+bench-quick: setup ## the same in two minutes, less exactly; results under benchmarks/results/quick/
 	@$(PYTHON) -m benchmarks.suite --quick
 
 clean: ## remove environments and caches

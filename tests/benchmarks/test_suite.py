@@ -3,7 +3,7 @@
 import ast
 import contextlib
 import json
-import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,7 +52,7 @@ def runs(monkeypatch, tmp_path):
         if module == "interrupted":
             raise KeyboardInterrupt
         if module == "broken":
-            raise subprocess.CalledProcessError(1, module)
+            raise suite.Failed
         return 1.0
 
     monkeypatch.setattr(suite, "MODULES", ("first", "second", "last"))
@@ -91,6 +91,32 @@ def test_one_that_fails_does_not_stop_the_others_and_is_tried_again(runs):
     runs.clear()
     suite.run_all(("broken", "last"), True, Console(quiet=True))
     assert runs == ["broken"]
+
+
+def test_the_rough_version_tells_its_log_what_it_prints_and_why_it_failed(monkeypatch, tmp_path, capsys):
+    def main(quick):
+        print(f"measured, quick: {quick}")
+        if failing:
+            raise ValueError("no such case")
+
+    monkeypatch.setattr(suite, "WORK", tmp_path)
+    monkeypatch.setitem(sys.modules, "benchmarks.made_up", SimpleNamespace(main=main))
+    failing = False
+    assert suite.run("made_up", quick=True) >= 0
+    failing = True
+    with pytest.raises(suite.Failed):
+        suite.run("made_up", quick=True)
+    log = (tmp_path / "made_up-quick.log").read_text()
+    assert log.startswith("measured, quick: True\n")
+    assert log.endswith("ValueError: no such case\n")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_process_that_fails_is_a_benchmark_that_failed(monkeypatch, tmp_path):
+    monkeypatch.setattr(suite, "WORK", tmp_path)
+    with pytest.raises(suite.Failed):
+        suite.run("no_such_benchmark", quick=False)
+    assert "no_such_benchmark" in (tmp_path / "no_such_benchmark.log").read_text()
 
 
 def test_what_was_measured_is_kept_unless_the_code_has_changed(tmp_path):
