@@ -43,7 +43,7 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
             model = None  # make room first
             model, built = build(layers), layers
         cache = denoising.random_cache(layers, 1, tokens, 256)
-        found = denoising.compare(model, Pi05Seam, cache, k, rounds=3, compiled=compiled)
+        found = denoising.compare(model, Pi05Seam, cache, k, rounds=2 if quick else 3, compiled=compiled)
         yield {"case": f"pi05, K = {k}, {tokens} tokens, {layers} layers", "layers": layers, **found}
 
 

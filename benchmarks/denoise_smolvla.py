@@ -63,7 +63,7 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
     cases = [(8, 180)] if quick else [(8, 180), (8, 1024), (16, 180)]
     for k, tokens in cases:
         cache = denoising.random_cache(experts.num_vlm_layers, experts.num_key_value_heads, tokens, 64)
-        found = denoising.compare(model, SmolVLASeam, cache, k, rounds=3 if quick else 5)
+        found = denoising.compare(model, SmolVLASeam, cache, k, rounds=2 if quick else 5)
         yield {"case": f"smolvla, K = {k}, {tokens} tokens", "layers": experts.num_vlm_layers, **found}
 
 

@@ -14,9 +14,6 @@ from benchmarks.timing import interleave, ratio
 STEPS, DIMS = 50, 7
 #: The case that all times of the scaling curves are relative to: compiled, one round, K = 16.
 HOME: Shape = (1, 16, STEPS, DIMS)
-#: `interleave` finds out anew in each how often to repeat a call. A busy neighbour spoils that now and then, and a call that is
-#: repeated too seldom is timed with cold caches: of three sessions the median does not mind one.
-SESSIONS = 3
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,9 @@ class Effort:
 
     Attributes:
         inputs: different inputs of one round each; larger batches hold different rounds already and need fewer.
-        repeats: interleaved runs over all inputs, in each of `SESSIONS`; the median of all is taken.
+        repeats: interleaved runs over all inputs, in each session; the median of all is taken.
+        sessions: `interleave` finds out anew in each how often to repeat a call. A busy neighbour spoils that now and then, and
+            a call that is repeated too seldom is timed with cold caches: of three sessions the median does not mind one.
         sizes: numbers of candidates in the table of speed-ups.
         batches: rounds per call in it.
         candidates: numbers of candidates on the scaling curve.
@@ -35,6 +34,7 @@ class Effort:
 
     inputs: int = 32
     repeats: int = 11
+    sessions: int = 3
     sizes: tuple[int, ...] = (4, 16, 64)
     batches: tuple[int, ...] = (1, 8, 32)
     candidates: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
@@ -42,7 +42,9 @@ class Effort:
     trials: int = 40
 
 
-QUICK = Effort(inputs=16, repeats=3, batches=(1, 8), candidates=(4, 16, 64), dims=(1, 7, 100), trials=6)
+QUICK = Effort(
+    inputs=8, repeats=3, sessions=1, sizes=(4, 16), batches=(1, 8), candidates=(4, 16, 64), dims=(1, 7, 100), trials=3
+)
 
 
 def speedups(cloud: str, k: int, batch: int, effort: Effort) -> dict[str, Any]:
@@ -71,5 +73,5 @@ def relative_times(shape: Shape, effort: Effort) -> dict[str, Any]:
 
 def _seconds(calls: dict[str, Callable[[], object]], effort: Effort) -> dict[str, list[float]]:
     """CPU seconds per call, over all sessions."""
-    sessions = [interleave(calls, effort.repeats) for _ in range(SESSIONS)]
+    sessions = [interleave(calls, effort.repeats) for _ in range(effort.sessions)]
     return {name: [seconds for session in sessions for seconds in session[name]] for name in calls}

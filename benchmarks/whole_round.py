@@ -26,7 +26,7 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
 
     for name, adapter in ADAPTERS.items():
         if name in POLICIES and not adapter.refusal and (not quick or name in ("smolvla", "pi05", "groot")):
-            yield compare(name, POLICIES[name], rounds=3 if quick else 7)
+            yield compare(name, POLICIES[name], rounds=2 if quick else 7)
 
 
 def compare(name: str, recipe: Any, rounds: int) -> dict[str, Any]:
