@@ -10,7 +10,7 @@ export MUJOCO_GL ?= egl
 endif
 export SDL_VIDEODRIVER ?= dummy
 
-.PHONY: help setup demo test check test-core test-upstream bench bench-quick format clean
+.PHONY: help setup demo test check test-core test-upstream bench bench-quick bench-upstream format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -48,6 +48,13 @@ bench: setup ## all benchmarks in 20 minutes; results under benchmarks/results/
 
 bench-quick: setup ## the same in two minutes, less exactly; results under benchmarks/results/quick/
 	@$(PYTHON) -m benchmarks.suite --quick
+
+CHECKOUTS ?= Isaac-GR00T-N1.5 Isaac-GR00T-N1.6 Isaac-GR00T-N1.7 starVLA X-VLA FastWAM openpi
+bench-upstream: ## whole rounds on other projects' own code, in KEYSTONE_UPSTREAM (docs/upstream.md)
+	@failed=; for name in $(CHECKOUTS); do \
+	  PYTHONPATH=src:. $(UPSTREAM_PYTHON) -m benchmarks.whole_round_upstream $$name || failed="$$failed $$name"; \
+	done; if [ "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+	@$(PYTHON) -m benchmarks.readme
 
 clean: ## remove environments and caches
 	@rm -rf .venv .venvs build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/results/quick

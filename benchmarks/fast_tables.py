@@ -37,12 +37,24 @@ def denoise_table(results: Path = RESULTS) -> str:
 def round_table(results: Path = RESULTS) -> str:
     """``whole_round.json``."""
     found = _read(results / "whole_round.json")
+    return "\n".join([*_rounds(found["rows"]), "", _machine(found)])
+
+
+def upstream_round_table(results: Path = RESULTS) -> str:
+    """``whole_round_upstream.json``, whose rows come from several environments."""
+    rows = _read(results / "whole_round_upstream.json")["rows"]
+    environments = sorted({f"{row['checkout']} {row['commit']}: torch {row['torch']}, {row['date']}" for row in rows})
+    return "\n".join([*_rounds(rows), "", f"({'; '.join(environments)})"])
+
+
+def _rounds(rows: list[dict[str, Any]]) -> list[str]:
     heads = ("case", "path", "16 separate calls", "a batch of 16 rows", "in single calls")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for row in found["rows"]:
-        ratios = f"{row['ratio']:.1f}× | {row['repeated_ratio']:.1f}× | {row['fast_over_single']:.1f}"
+    for row in rows:
+        repeated = f"{row['repeated_ratio']:.1f}×" if "repeated_ratio" in row else "–"
+        ratios = f"{row['ratio']:.1f}× | {repeated} | {row['fast_over_single']:.1f}"
         lines.append(f"| {row['case']} | {row['path']} | {ratios} |")
-    return "\n".join([*lines, "", _machine(found)])
+    return lines
 
 
 def _read(path: Path) -> dict[str, Any]:

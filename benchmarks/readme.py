@@ -86,7 +86,11 @@ PAGES = {
         "denoise": denoise_table,
     },
     "docs/study.md": {"main": main_table, "confirm": confirm_table},
-    "docs/fast.md": {"denoise": fast_tables.denoise_table, "whole-round": fast_tables.round_table},
+    "docs/fast.md": {
+        "denoise": fast_tables.denoise_table,
+        "whole-round": fast_tables.round_table,
+        "whole-round-upstream": fast_tables.upstream_round_table,
+    },
 }
 
 

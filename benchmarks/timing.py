@@ -13,7 +13,11 @@ from typing import Any
 
 
 def interleave(
-    variants: Mapping[str, Callable[[], object]], rounds: int = 25, block_seconds: float = 0.004, warm_up: int = 5
+    variants: Mapping[str, Callable[[], object]],
+    rounds: int = 25,
+    block_seconds: float = 0.004,
+    warm_up: int = 5,
+    clock: Callable[[], float] = time.thread_time,
 ) -> dict[str, list[float]]:
     """CPU seconds per call of each variant, one entry per round; every round runs all variants once.
 
@@ -22,27 +26,28 @@ def interleave(
         rounds: how often.
         block_seconds: a variant is repeated within a round until about this much time has passed.
         warm_up: calls, after the first, that find out how often; 0 means once.
+        clock: CPU seconds; of the process, for what computes in a thread of its own.
     """
     repeats = {}
     for name, call in variants.items():
         call()
-        begin = time.thread_time()
+        begin = clock()
         for _ in range(warm_up):
             call()
-        each = (time.thread_time() - begin) / max(warm_up, 1)
+        each = (clock() - begin) / max(warm_up, 1)
         repeats[name] = max(1, int(block_seconds / max(each, 1e-7))) if warm_up else 1
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, call in variants.items():
-            begin = time.thread_time()
+            begin = clock()
             for _ in range(repeats[name]):
                 call()
-            seconds[name].append((time.thread_time() - begin) / repeats[name])
+            seconds[name].append((clock() - begin) / repeats[name])
     return seconds
 
 
 def interleave_once(
-    variants: Mapping[str, Callable[[], Any]], rounds: int
+    variants: Mapping[str, Callable[[], Any]], rounds: int, clock: Callable[[], float] = time.thread_time
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """For calls that take long: what each variant returned last, and the CPU seconds of one call per round."""
     outputs: dict[str, Any] = {}
@@ -53,7 +58,7 @@ def interleave_once(
 
         return call
 
-    seconds = interleave({name: keeping(name) for name in variants}, rounds, warm_up=0)
+    seconds = interleave({name: keeping(name) for name in variants}, rounds, warm_up=0, clock=clock)
     return outputs, seconds
 
 

@@ -8,6 +8,7 @@ a GPU, and not arithmetic; what arithmetic is saved at real sizes, ``denoise_*.p
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,38 +27,58 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
 
     for name, adapter in ADAPTERS.items():
         if name in POLICIES and not adapter.refusal and (not quick or name in ("smolvla", "pi05", "groot")):
-            yield compare(name, POLICIES[name], rounds=2 if quick else 7)
+            recipe = POLICIES[name]
+            batches = {rows: recipe.batch(rows) for rows in (1, K)}  # sixteen rows cost what one repeated costs
+
+            def predict(policy: Any, rows: int, recipe: Any = recipe, batches: Any = batches) -> Any:
+                return recipe.predict(policy, batches[rows])
+
+            yield compare(name, recipe.build, predict, rounds=2 if quick else 7)
 
 
-def compare(name: str, recipe: Any, rounds: int) -> dict[str, Any]:
-    """Ratios of the times of a whole call of ``predict_action_chunk``."""
+def compare(
+    name: str,
+    build: Callable[[], Any],
+    predict: Callable[[Any, int], Any],
+    rounds: int,
+    batches: bool = True,
+    clock: Callable[[], float] = time.thread_time,
+    **options: Any,
+) -> dict[str, Any]:
+    """Ratios of the times of a whole call of a policy.
+
+    Args:
+        name: of the case.
+        build: a policy.
+        predict: a chunk for each of so many observations.
+        rounds: of interleaved measurements.
+        batches: the policy takes more than one observation at a time.
+        clock: see `benchmarks.timing.interleave`.
+        options: for `keystone.attach`.
+    """
     import torch
 
     import keystone
 
-    policies = {variant: recipe.build().requires_grad_(False) for variant in ("alone", "plain", "fast")}
-    handles = {path: keystone.attach(policies[path], k=K, seed=0, fast=path == "fast") for path in ("plain", "fast")}
-    one, many = recipe.batch(1), recipe.batch(K)  # sixteen different rows cost what one repeated costs
+    alone, plain, fast = (build() for _ in range(3))
+    keystone.attach(plain, k=K, seed=0, fast=False, **options)
+    handle = keystone.attach(fast, k=K, seed=0, **options)
     calls = {
-        "single": ("alone", [one]),
-        "separate": ("alone", [one] * K),
-        "repeated": ("alone", [many]),
-        "plain": ("plain", [one]),
-        "fast": ("fast", [one]),
+        "single": lambda: predict(alone, 1),
+        "separate": lambda: [predict(alone, 1) for _ in range(K)],
+        "plain": lambda: predict(plain, 1),
+        "fast": lambda: predict(fast, 1),
+        **({"repeated": lambda: predict(alone, K)} if batches else {}),
     }
-
-    def variant(policy: str, batches: list[Any]) -> Callable[[], list[Any]]:
-        return lambda: [recipe.predict(policies[policy], batch) for batch in batches]
-
     with torch.no_grad():
-        _, seconds = interleave_once({name: variant(*call) for name, call in calls.items()}, rounds)
+        _, seconds = interleave_once(calls, rounds, clock)
     return {
         "case": f"{name}, K = {K}",
         "k": K,
         "rounds": rounds,
-        "path": handles["fast"].path,
+        "path": handle.path,
         "ratio": ratio(seconds, "separate", "fast"),
-        "repeated_ratio": ratio(seconds, "repeated", "fast"),
+        **({"repeated_ratio": ratio(seconds, "repeated", "fast")} if batches else {}),
         "plain_ratio": ratio(seconds, "separate", "plain"),
         "fast_over_single": ratio(seconds, "fast", "single"),
     }

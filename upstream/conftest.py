@@ -8,8 +8,6 @@ import datetime
 import json
 import os
 import platform
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,21 +17,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 
 import pytest
 import torch
+from checkouts import CHECKOUTS, NoCheckout, commit_of, importable
 
 torch.set_num_threads(1)
 
-#: What `checkout` expects: folder in $KEYSTONE_UPSTREAM -> (repository, the commit that the adapters were last tested against).
-CHECKOUTS = {
-    "Isaac-GR00T-N1.5": ("https://github.com/NVIDIA/Isaac-GR00T", "4af2b62"),
-    "Isaac-GR00T-N1.6": ("https://github.com/NVIDIA/Isaac-GR00T", "e29d8fc"),
-    "Isaac-GR00T-N1.7": ("https://github.com/NVIDIA/Isaac-GR00T", "b995540"),
-    "starVLA": ("https://github.com/starVLA/starVLA", "0ed0aad"),
-    "starVLA-eaa51c4": ("https://github.com/starVLA/starVLA", "eaa51c4"),
-    "X-VLA": ("https://github.com/2toinf/X-VLA", "7a6c08a"),
-    "X-VLA-d622be6": ("https://github.com/2toinf/X-VLA", "d622be6"),
-    "openpi": ("https://github.com/Physical-Intelligence/openpi", "15a9616"),
-    "FastWAM": ("https://github.com/yuantianyuan01/FastWAM", "45d8e14"),
-}
 RESULTS = Path(__file__).with_name("results.json")
 
 
@@ -62,23 +49,13 @@ def checkout(request: pytest.FixtureRequest) -> Callable[..., Path]:
     """``checkout("openpi", "src")``: the folder of a checkout, with the named folders in it (default: itself) importable."""
 
     def find(name: str, *sources: str) -> Path:
-        repository, commit = CHECKOUTS[name]
-        how = f"git clone {repository} $KEYSTONE_UPSTREAM/{name} && git -C $KEYSTONE_UPSTREAM/{name} checkout {commit}"
-        root = os.environ.get("KEYSTONE_UPSTREAM")
-        if not root:
-            pytest.exit(f"KEYSTONE_UPSTREAM is not set: the folder that holds the checkouts, among them\n  {how}", 4)
-        folder = Path(root).expanduser().resolve() / name
-        if not folder.is_dir():
-            pytest.fail(
-                f"no checkout of {repository} (commit {commit}) at {folder}. To make one:\n  {how}", pytrace=False
-            )
-        for source in sources or (".",):
-            path = str(folder / source)
-            if path not in sys.path:
-                sys.path.insert(0, path)
+        try:
+            folder = importable(name, *sources)
+        except NoCheckout as missing:
+            pytest.exit(str(missing), 4)
         if name not in _used:
             _used[name] = Result(
-                commit=_commit(folder),
+                commit=commit_of(folder),
                 date=datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat(),
                 tests=f"upstream/{request.path.name}",
                 versions=f"Python {platform.python_version()}, torch {torch.__version__}",
@@ -97,11 +74,6 @@ def record() -> Callable[[str, str, float], None]:
         differences[what] = max(differences.get(what, 0.0), difference)
 
     return note
-
-
-def _commit(folder: Path) -> str:
-    done = subprocess.run(["git", "-C", str(folder), "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

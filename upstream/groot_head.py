@@ -62,6 +62,50 @@ def spread_out(head: nn.Module) -> nn.Module:
     return head.eval().requires_grad_(False)
 
 
+def build_n1d5() -> Model:
+    from gr00t.model.action_head.flow_matching_action_head import FlowmatchingActionHead, FlowmatchingActionHeadConfig
+
+    config = FlowmatchingActionHeadConfig(
+        **HEAD,
+        add_pos_embed=True,
+        action_dim=DIMS,
+        diffusion_model_cfg={**TRANSFORMER, "cross_attention_dim": 20},
+        vl_self_attention_cfg={"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 10, "dropout": 0.2},
+        num_target_vision_tokens=4,
+        noise_beta_alpha=1.5,
+        noise_beta_beta=1.0,
+        noise_s=0.999,
+        num_timestep_buckets=1000,
+        tune_projector=True,
+        tune_diffusion_model=True,
+        use_vlln=True,
+    )
+    return Model(spread_out(FlowmatchingActionHead(config)))
+
+
+def build_n1d6(transformer: str) -> Model:
+    from gr00t.configs.model.gr00t_n1d6 import Gr00tN1d6Config
+    from gr00t.model.gr00t_n1d6.gr00t_n1d6 import Gr00tN1d6ActionHead
+
+    return Model(spread_out(Gr00tN1d6ActionHead(Gr00tN1d6Config(**_settings(transformer)))))
+
+
+def build_n1d7(transformer: str) -> Model:
+    from gr00t.configs.model.gr00t_n1d7 import Gr00tN1d7Config
+    from gr00t.model.gr00t_n1d7.gr00t_n1d7 import Gr00tN1d7ActionHead
+
+    return Model(spread_out(Gr00tN1d7ActionHead(Gr00tN1d7Config(**_settings(transformer)))))
+
+
+def _settings(transformer: str) -> dict[str, Any]:
+    return {
+        **HEAD,
+        "max_action_dim": DIMS,
+        "diffusion_model_cfg": TRANSFORMER,
+        "use_alternate_vl_dit": transformer == "AlternateVLDiT",
+    }
+
+
 def inputs(rows: int, state_steps: int = 1) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(rows)
     return {

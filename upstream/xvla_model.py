@@ -48,7 +48,7 @@ def predict(model: Any, rows: int) -> Tensor:
     return model.generate_actions(
         input_ids=torch.randint(3, 500, (rows, 5), generator=generator),
         image_input=torch.randn(rows, 2, 3, 32, 32, generator=generator),
-        image_mask=torch.tensor([[True, False], [True, True], [True, True]])[:rows],
+        image_mask=torch.tensor([[True, False], *[[True, True]] * (rows - 1)]),
         domain_id=torch.arange(rows) % 3,
         proprio=torch.randn(rows, model.action_space.dim_action, generator=generator),
         steps=4,

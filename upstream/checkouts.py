@@ -1,0 +1,50 @@
+"""Where other projects' code lies, and at which commit the adapters were last tested against it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+#: Folder in $KEYSTONE_UPSTREAM -> (repository, the commit that the adapters were last tested against).
+CHECKOUTS = {
+    "Isaac-GR00T-N1.5": ("https://github.com/NVIDIA/Isaac-GR00T", "4af2b62"),
+    "Isaac-GR00T-N1.6": ("https://github.com/NVIDIA/Isaac-GR00T", "e29d8fc"),
+    "Isaac-GR00T-N1.7": ("https://github.com/NVIDIA/Isaac-GR00T", "b995540"),
+    "starVLA": ("https://github.com/starVLA/starVLA", "0ed0aad"),
+    "starVLA-eaa51c4": ("https://github.com/starVLA/starVLA", "eaa51c4"),
+    "X-VLA": ("https://github.com/2toinf/X-VLA", "7a6c08a"),
+    "X-VLA-d622be6": ("https://github.com/2toinf/X-VLA", "d622be6"),
+    "openpi": ("https://github.com/Physical-Intelligence/openpi", "15a9616"),
+    "FastWAM": ("https://github.com/yuantianyuan01/FastWAM", "45d8e14"),
+}
+
+
+class NoCheckout(Exception):
+    """The code is not there; the message says how to get it."""
+
+
+def importable(name: str, *sources: str) -> Path:
+    """The folder of a checkout, with the named folders in it (default: itself) importable.
+
+    Raises:
+        NoCheckout: if it is not there.
+    """
+    repository, commit = CHECKOUTS[name]
+    how = f"git clone {repository} $KEYSTONE_UPSTREAM/{name} && git -C $KEYSTONE_UPSTREAM/{name} checkout {commit}"
+    root = os.environ.get("KEYSTONE_UPSTREAM")
+    if not root:
+        raise NoCheckout(f"KEYSTONE_UPSTREAM is not set: the folder that holds the checkouts, among them\n  {how}")
+    folder = Path(root).expanduser().resolve() / name
+    if not folder.is_dir():
+        raise NoCheckout(f"no checkout of {repository} (commit {commit}) at {folder}. To make one:\n  {how}")
+    for source in sources or (".",):
+        path = str(folder / source)
+        if path not in sys.path:
+            sys.path.insert(0, path)
+    return folder
+
+
+def commit_of(folder: Path) -> str:
+    """The first seven digits of the commit that is checked out."""
+    done = subprocess.run(["git", "-C", str(folder), "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
