@@ -45,14 +45,21 @@ def test_a_deterministic_policy_is_refused_with_the_reason(checkpoints):
 def test_what_is_not_a_checkpoint_gets_a_clear_error(tmp_path):
     missing = run(str(tmp_path / "nowhere"))
     assert missing.returncode == 2
-    assert "there is no folder" in missing.stderr
+    assert "expected a folder, a LeRobot name on the hub" in missing.stderr
     empty = run(str(tmp_path))
     assert empty.returncode == 2
     assert "holds no config.json" in empty.stderr
 
 
+def test_a_misspelt_name_is_not_blamed_on_the_connection(capsys):
+    assert main(["check", "metaworld-mixed-difusion"]) == 2
+    assert "'metaworld-mixed-diffusion'" in capsys.readouterr().err
+    assert main(["check", "some.module:policy"]) == 2
+    assert "some.module:policy is no LeRobot checkpoint" in capsys.readouterr().err
+
+
 def test_policies_that_come_along_are_known_by_name(capsys):
     assert main(["check", "metaworld-mixed"]) == 2
-    assert "metaworld-mixed comes with KeyStone and is no LeRobot checkpoint" in capsys.readouterr().err
+    assert "metaworld-mixed is no LeRobot checkpoint" in capsys.readouterr().err
     assert main(["check", "metaworld-mixed-diffusion", "--k", "2"]) == 0
     assert "candidate 0 of 2" in capsys.readouterr().out

@@ -47,10 +47,12 @@ def test_main_and_ablations_share_episodes(toy_workloads, tmp_path, capsys):
     assert "`keystone:k=16,clusters=4`" in (out / "ablations-pusht.md").read_text()
 
 
-def test_a_quick_run_is_marked_and_kept_apart(toy_workloads, tmp_path):
+def test_a_quick_run_is_marked_and_kept_apart(toy_workloads, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["reproduce", "main", "--quick", "--workloads", "pusht", "--out", str(out)]) == 0
-    assert "nothing can be concluded" in (out / "quick/main-pusht.md").read_text()
+    page = (out / "quick/main-pusht.md").read_text()
+    assert "nothing can be concluded" in page
+    assert page in capsys.readouterr().out
     assert not (out / "main-pusht.md").exists()
 
 

@@ -28,20 +28,25 @@ def run(
 
     import keystone
     from keystone.errors import KeystoneError
-    from keystone.integrations.lerobot_checkpoint import load_policy, made_up_observation
-    from keystone.policies.load import shipped_policies
-    from keystone.sample.adapter import find_adapter
-    from keystone.sample.check import count_calls
+    from keystone.named import is_reference
+    from keystone.policies.flow import TYPE
+    from keystone.policies.load import check_device, find_policy, policy_type
 
     if k < 2:
         raise KeystoneError(f"-k {k}: it takes two candidates or more to have something to check")
-    shipped = shipped_policies().get(checkpoint)
-    if shipped is not None and not (shipped / "policy_preprocessor.json").is_file():
+    if device is not None:
+        check_device(device, here=True)
+    folder = find_policy(checkpoint)
+    if is_reference(checkpoint) or (folder is not None and policy_type(folder) == TYPE):
         raise KeystoneError(
-            f"{checkpoint} comes with KeyStone and is no LeRobot checkpoint, which this command is for: `keystone profile "
-            f"{checkpoint}` makes the same check in its first round"
+            f"{checkpoint} is no LeRobot checkpoint, which this command is for: `keystone profile {checkpoint}` makes the same "
+            "check in its first round"
         )
-    policy, preprocess, _ = load_policy(checkpoint if shipped is None else str(shipped), device)
+    from keystone.integrations.lerobot_checkpoint import load_policy, made_up_observation
+    from keystone.sample.adapter import find_adapter
+    from keystone.sample.check import count_calls
+
+    policy, preprocess, _ = load_policy(str(folder or checkpoint), device)
     batch = preprocess(made_up_observation(policy.config))
 
     def act() -> torch.Tensor:

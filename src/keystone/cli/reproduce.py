@@ -55,6 +55,7 @@ def run(
                         f"{experiment} has no workload {name!r}: {nearest_name(name, chosen.workloads)}"
                     )
             path = reproduce(chosen, out, executor, console, workloads or chosen.workloads, quick)
+            console.print(path.read_text(), markup=False)
             console.print(f"Written: {path} and {path.stem}.json")
             return
         if workloads:
