@@ -137,6 +137,7 @@ def test_every_output_says_that_it_is_a_model(arguments, capsys, tmp_path):
     assert main(["roofline", *arguments, "--json", str(path)]) == 0
     printed = capsys.readouterr().out
     assert printed.count(NOTE) == (1 if arguments else 2)
+    assert all(f"{word}: " in printed.replace("\n", " ") for word in ("Eager", "graphs", "Plain", "shared"))
     predictions = json.loads(path.read_text())["predictions"]
     assert len(predictions) == (1 if arguments else 6)
     assert all(one["note"] == NOTE for one in predictions)

@@ -10,6 +10,11 @@ import tyro
 
 from keystone.errors import KeystoneError
 
+WORDS = """\
+Eager: PyTorch launches one operation after the other; graphs: all of a round's launches are recorded and replayed (CUDA graphs,
+TensorRT). Plain: the context is repeated for every candidate; shared: it is read once for all (docs/fast.md). docs/roofline.md
+has the assumptions."""
+
 
 def run(
     model: str | None = None,
@@ -45,7 +50,8 @@ def run(
         lines = [*six_models(target, tolerance), "", *beside_published()]
     else:
         lines = against_k(chosen[0], target, k, tolerance)
-        lines += ["", f"The paper uses K = {chosen[0].paper_k}. Assumptions: docs/roofline.md."]
+        lines += ["", f"The paper uses K = {chosen[0].paper_k}."]
+    lines += ["", WORDS]
     Console(highlight=False, markup=False, soft_wrap=True).print("\n".join(lines))
     if json_path is not None:
         try:
