@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from keystone.sample.shared import attention
 from keystone.sample.shared.attention import (
@@ -180,23 +179,3 @@ def test_padding_of_all_rows_is_left_out() -> None:
     context = Kept.of(real[:, None], keys.dtype).context(keys, keys)
     assert context.keys[0, 0, :, 0].tolist() == [0.0, 2.0]
     assert (context.bias < 0).tolist() == [[[[False, False]]], [[[False, True]]]]
-
-
-@pytest.mark.parametrize("seen", [[True, True], [True, False]])
-def test_all_layers_ask_the_device_once(seen: list[bool]) -> None:
-    """Which tokens are left, and whether any is hidden: each makes a GPU wait."""
-    with Questions() as asked:
-        kept = Kept.of(torch.tensor(seen)[None, None], torch.float32)
-        for _ in range(5):
-            kept.context(torch.zeros(1, 1, 2, 8), torch.zeros(1, 1, 2, 8))
-    assert asked.count == 2
-
-
-class Questions(TorchDispatchMode):
-    """Counts operations whose answer the host waits for."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += function in (torch.ops.aten.nonzero.default, torch.ops.aten._local_scalar_dense.default)
-        return function(*args, **(kwargs or {}))

@@ -75,7 +75,7 @@ def prepare(model: Any, given: Mapping[str, Any], times: Tensor, k: int) -> Shar
     actions = times.new_zeros(len(times), len(own), expert.action_dim)
     embedded = expert.pre_dit(action_tokens=actions, timestep=times, context=nothing)
     modulations = embedded["t_mod"][:, None] + torch.cat([block.modulation for block in blocks]).to(embedded["t_mod"])
-    modulations[:, :, [1, 4]] += 1  # the scales
+    modulations[:, :, 1::3] += 1  # the two scales
 
     layers = []
     for block, cached, kind in zip(blocks, given["video_kv_cache"], kinds, strict=True):
