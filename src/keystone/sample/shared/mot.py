@@ -123,11 +123,10 @@ def recognises(model: Any) -> bool:
     expert, mot = model.action_expert, model.mot
     if (type(expert).__name__, type(mot).__name__) != ("ActionDiT", "MoT") or not all(map(_own, (model, mot, expert))):
         return False
-    layers = getattr(mot, "layers", ())
     return (
         _has(expert, "action_encoder", "text_embedding", "head", "pre_dit", "action_dim", "blocks")
-        and getattr(mot, "mixtures", {"action": None})["action"] is expert
-        and all(type(layer).__name__ == "MoTLayer" and _own(layer) for layer in layers)
+        and dict(getattr(mot, "mixtures", {})).get("action") is expert
+        and all(type(layer).__name__ == "MoTLayer" and _own(layer) for layer in getattr(mot, "layers", ()))
         and all(_recognises_block(block) for block in blocks_of(mot))
     )
 
