@@ -26,7 +26,16 @@ from benchmarks.output import results_folder
 from benchmarks.partial import ROOT, WORK, Partial
 
 #: Modules of this package with a function ``main(quick)``, in the order in which they run.
-MODULES = ("select_speed", "denoise_smolvla", "denoise_pi05", "denoise_groot", "whole_round", "cost", "closed_loop")
+MODULES = (
+    "select_speed",
+    "denoise_smolvla",
+    "denoise_pi05",
+    "denoise_groot",
+    "denoise_fastwam",
+    "whole_round",
+    "cost",
+    "closed_loop",
+)
 
 
 class Failed(Exception):

@@ -1,5 +1,6 @@
 """Fast-WAM's real model with tiny random weights."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import torch
 from fast_wam_model import build, predict
 
 import keystone
+from keystone.sample.check import TOLERANCES
 from upstream_like import contract
 
 NAME = "FastWAM"
@@ -21,12 +23,48 @@ def model(checkout: Callable[..., Path]) -> Any:
     return build()
 
 
+@pytest.mark.parametrize("path", ["plain", "fast"])
 @pytest.mark.parametrize("seed", [None, 42])
 @pytest.mark.parametrize("k", [4, 16])
-def test_candidates_are_single_calls(model: Any, record: Callable[..., None], k: int, seed: int | None) -> None:
-    found = contract.largest_difference(model, lambda: predict(model, seed), k)
+def test_candidates_are_single_calls(
+    model: Any, record: Callable[..., None], k: int, seed: int | None, path: str
+) -> None:
+    found = contract.largest_difference(model, lambda: predict(model, seed), k, path)
     record(NAME, "candidates", found)
     assert found < 1e-5
+
+
+def test_bfloat16(model: Any) -> None:
+    """As Fast-WAM is run: all of it but its rotary tables."""
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    half.torch_dtype = torch.bfloat16
+    handle = keystone.attach(half, k=8, seed=0, check="all")
+    chunk = predict(half)
+    assert handle.path == "fast"
+    assert handle.session.finding.difference <= TOLERANCES[torch.bfloat16] * max(1.0, float(chunk.abs().max()))
+
+
+def test_masked_video_tokens(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an action may see of the video is asked of the model's own mask, whatever it says."""
+    whole, own_mask = predict(model, 42), model._build_mot_attention_mask
+
+    def changed(video_seq_len: int, action_seq_len: int, **options: Any) -> Tensor:
+        mask = own_mask(video_seq_len=video_seq_len, action_seq_len=action_seq_len, **options)
+        mask[video_seq_len:, 1] = False
+        mask[video_seq_len + 2 :, 2] = False
+        return mask
+
+    monkeypatch.setitem(vars(model), "_build_mot_attention_mask", changed)
+    assert contract.largest_difference(model, lambda: predict(model, 42), 4, "fast") < 1e-5
+    assert (predict(model, 42) - whole).abs().max() > 1e-3, "the mask has no effect"
+
+
+def test_a_compiled_expert_is_used(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(model.mot), "forward_action_with_video_cache", model.mot.forward_action_with_video_cache)
+    handle = keystone.attach(model, k=4, check="all")
+    predict(model)
+    keystone.detach(model)
+    assert handle.path == "plain"
 
 
 @pytest.mark.parametrize("seed", [None, 42])
@@ -42,6 +80,7 @@ def test_a_fixed_seed_gives_distinct_candidates_that_repeat(model: Any) -> None:
     handle.on_round = rounds.append
     chunks = [predict(model, seed) for seed in (42, 42, 43)]
     keystone.detach(policy)
+    assert handle.path == "fast"
     first, again, other = (done.candidates[0] for done in rounds)
     assert len(first.flatten(1).unique(dim=0)) == 8
     assert torch.equal(first, again)

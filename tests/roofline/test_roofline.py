@@ -20,14 +20,14 @@ models, devices = st.sampled_from(sorted(MODELS)), st.sampled_from(sorted(DEVICE
 candidates, tolerances = st.integers(1, 128), st.floats(0, 1)
 
 #: Largest K within 5 % on an A6000: plain and shared eagerly, plain and shared with graphs. From an earlier sketch of this
-#: model, which left out what a shared context still costs once per round: up to one more in the shared columns.
+#: model, which left out what a shared context still costs once per round: up to one more in the shared columns. It had other
+#: sizes for Fast-WAM, which were wrong (test_fastwam_sizes.py).
 SKETCHED = {
     "pi05": (14, 30, 2, 5),
     "smolvla": (66, 112, 11, 18),
     "groot": (10, 31, 1, 8),
     "xvla": (2, 2, 1, 1),
     "starvla": (17, 41, 3, 8),
-    "fastwam": (8, 17, 1, 4),
 }
 
 
@@ -87,7 +87,7 @@ def test_a_shared_cache_does_not_grow_with_k_and_a_repeated_one_does():
     assert plain[1] == pytest.approx(16 * plain[0])
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(SKETCHED))
 def test_the_largest_k_is_that_of_the_sketch_up_to_one(name):
     found = tuple(largest_k(MODELS[name], DEVICES["a6000"], way) for way in WAYS)
     assert found == pytest.approx(SKETCHED[name], abs=1)
@@ -110,7 +110,7 @@ def test_tables_mark_models_whose_operations_were_not_all_counted():
     marked = {
         model.title for model in MODELS.values() if any(line.startswith(f"| {model.title} ≈ |") for line in lines)
     }
-    assert marked == {"GR00T N1.6", "StarVLA", "Fast-WAM"}
+    assert marked == {"GR00T N1.6", "StarVLA"}
     assert "≈ operations of a step estimated" in lines[0]
 
 

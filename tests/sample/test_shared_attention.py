@@ -11,7 +11,7 @@ from torch import Tensor
 from keystone.sample.shared import attention
 from keystone.sample.shared.attention import (
     Attended,
-    Context,
+    Kept,
     attend,
     attend_to_both,
     attend_to_context,
@@ -25,14 +25,17 @@ TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
 
 class Case(NamedTuple):
-    """Everything of one attention: queries (B, K, S, H, D), context (B, N, P, D), own keys and values (B, K, S, N, D)."""
+    """Everything of one attention: queries (B, K, S, H, D), context (B, N, P, D), own keys and values (B, K, S, N, D).
+
+    What is seen of the context, (B, 1 or S, P), and of the own tokens, (S, S).
+    """
 
     queries: Tensor
     context_keys: Tensor
     context_values: Tensor
     keys: Tensor
     values: Tensor
-    real: Tensor
+    seen: Tensor
     visible: Tensor
     scale: float
 
@@ -48,9 +51,10 @@ def cases(draw: st.DrawFn, dtypes: Any = tuple(TOLERANCES), sees_context: bool =
         return (size * torch.randn(*shape, generator=generator, dtype=torch.float64)).to(dtype)
 
     # True with a probability of its own: contexts that are padding throughout, or not at all, are among them.
-    real = torch.rand(batch, context, generator=generator) < draw(st.sampled_from([0.0, 0.5, 1.0]))
+    looking = draw(st.sampled_from([1, length]))
+    seen = torch.rand(batch, looking, context, generator=generator) < draw(st.sampled_from([0.0, 0.5, 1.0]))
     if sees_context:
-        real[:, 0] = True
+        seen[..., 0] = True
     visible = torch.rand(length, length, generator=generator) < draw(st.sampled_from([0.0, 0.5, 1.0]))
     visible |= torch.eye(length, dtype=torch.bool)  # a token sees itself, so that each sees something
     return Case(
@@ -59,7 +63,7 @@ def cases(draw: st.DrawFn, dtypes: Any = tuple(TOLERANCES), sees_context: bool =
         tensor(batch, key_heads, context, width),
         tensor(batch, k, length, key_heads, width),
         tensor(batch, k, length, key_heads, width),
-        real,
+        seen,
         visible,
         draw(st.sampled_from([1.0, width**-0.5])),
     )
@@ -75,7 +79,7 @@ def plainly(case: Case, own: bool = True) -> Tensor:
         together = torch.cat([copies, of_candidates.transpose(2, 3)], dim=3) if own else copies
         return together.repeat_interleave(groups, dim=2).double()
 
-    mask = case.real[:, None, None, None].expand(batch, k, 1, length, -1)
+    mask = case.seen[:, None, None].expand(batch, k, 1, length, -1)
     if own:
         mask = torch.cat([mask, case.visible.expand(batch, k, 1, length, length)], dim=-1)
     keys, values = all_keys(case.context_keys, case.keys), all_keys(case.context_values, case.values)
@@ -85,10 +89,14 @@ def plainly(case: Case, own: bool = True) -> Tensor:
 
 
 def shared(case: Case, own: bool = True) -> Tensor:
-    context = Context.of(case.context_keys, case.context_values, case.real)
+    groups = case.queries.shape[3] // case.context_keys.shape[1]
+    seen = case.seen
+    if seen.shape[1] > 1:  # a row for every query, in the order in which they are folded
+        seen = seen.repeat_interleave(groups, dim=1).repeat(1, case.queries.shape[1], 1)
+    context = Kept.of(seen, case.queries.dtype).context(case.context_keys, case.context_values)
     queries = fold(case.queries, case.context_keys.shape[1])
     if own:
-        bias = own_bias(case.visible, case.queries.shape[3] // case.context_keys.shape[1], case.queries.dtype)
+        bias = own_bias(case.visible, groups, case.queries.dtype)
         output = attend_to_both(queries, context, case.keys, case.values, case.scale, bias)
     else:
         output = attend_to_context(queries, context, case.scale).output
@@ -159,7 +167,7 @@ def test_a_part_that_sees_nothing_counts_nothing() -> None:
 
 def test_context_is_not_copied() -> None:
     keys, values = torch.zeros(2, 3, 100, 8), torch.zeros(2, 3, 100, 8)
-    context = Context.of(keys, values, torch.ones(2, 100, dtype=torch.bool))
+    context = Kept.of(torch.ones(2, 1, 100, dtype=torch.bool), keys.dtype).context(keys, values)
     assert context.keys is keys
     assert context.values is values
     assert context.bias is None
@@ -168,6 +176,6 @@ def test_context_is_not_copied() -> None:
 def test_padding_of_all_rows_is_left_out() -> None:
     real = torch.tensor([[True, False, True, False], [True, False, False, False]])
     keys = torch.arange(4.0)[None, None, :, None].expand(2, 1, 4, 8)
-    context = Context.of(keys, keys, real)
+    context = Kept.of(real[:, None], keys.dtype).context(keys, keys)
     assert context.keys[0, 0, :, 0].tolist() == [0.0, 2.0]
     assert (context.bias < 0).tolist() == [[[[False, False]]], [[[False, True]]]]

@@ -13,7 +13,7 @@ from torch import Tensor
 import keystone
 from keystone.errors import KeystoneError
 from tiny import POLICIES
-from tiny.shapes import Shapes
+from tiny.shapes import Shapes, Waits
 
 NAMES = ["pi0", "pi05", "smolvla"]
 SUFFIX = 10
@@ -157,6 +157,15 @@ def test_prefix_is_neither_copied_nor_appended_to(name: str, policy: Any, monkey
     appended = {length + suffix, length + k * suffix}
     assert not [shape for shape in shapes.seen if appended & set(shape)]
     assert not [shape for shape in shapes.seen if shape[:1] == (rows * k,) and length in shape]
+
+
+@named(NAMES)
+def test_padding_is_looked_for_once_in_a_round(name: str, policy: Any) -> None:
+    """Not in each layer, because a GPU's answer has to be waited for."""
+    settled(policy, name, k=3, rows=2)
+    with Waits() as waits:
+        POLICIES[name].predict(policy, ragged(name, 2))
+    assert waits.count == 1
 
 
 @pytest.mark.xdist_group("smolvla")

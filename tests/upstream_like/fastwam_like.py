@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-WIDTH, TOKENS, DIMS = 16, 6, 14
+from .mot_like import WIDTH, ActionDiT, MoT
+
+TOKENS, DIMS = 6, 14
 
 
 class Scheduler:
@@ -22,24 +24,14 @@ class Scheduler:
         return sample + velocity * delta
 
 
-class Mixture(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, 2 * WIDTH) for _ in range(2))
-
-    def prefill_video_cache(self, video_tokens: Tensor) -> list[dict[str, Tensor]]:
-        return [dict(zip(("k", "v"), layer(video_tokens).chunk(2, -1), strict=True)) for layer in self.layers]
-
-
 class FastWAMLike(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.device, self.torch_dtype = torch.device("cpu"), torch.float32
         self.infer_action_scheduler = Scheduler()
-        self.vae, self.mot = nn.Conv2d(3, WIDTH, 16, 16), Mixture()
-        self.action_expert = nn.Linear(DIMS, WIDTH)
-        self.action_expert.action_dim = DIMS
-        self.text, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, DIMS)
+        self.vae = nn.Conv2d(3, WIDTH, 16, 16)
+        self.action_expert = ActionDiT(DIMS, WIDTH)
+        self.mot = MoT(self.action_expert)
 
     def _encode_input_image_latents_tensor(self, input_image: Tensor, tiled: bool = False) -> Tensor:
         return self.vae(input_image).flatten(2).mT
@@ -55,13 +47,10 @@ class FastWAMLike(nn.Module):
         attention_mask: Tensor,
         video_seq_len: int,
     ) -> Tensor:
-        told = (self.text(context) * context_mask[..., None]).mean(1, keepdim=True)
-        tokens = self.action_expert(latents_action) + told + timestep_action[:, None, None] / 1000
-        for layer in video_kv_cache:
-            scores = tokens @ layer["k"].mT
-            scores = scores.masked_fill(~attention_mask[-tokens.shape[1] :, :video_seq_len], -torch.inf)
-            tokens = tokens + scores.softmax(-1) @ layer["v"]
-        return self.out(tokens.tanh())
+        state = self.action_expert.pre_dit(latents_action, timestep_action, context, context_mask)
+        mask = attention_mask[video_seq_len:]
+        tokens = self.mot.forward_action_with_video_cache(state["tokens"], state, video_kv_cache, mask)
+        return self.action_expert.post_dit(tokens, state)
 
     @torch.no_grad()
     def infer_action(
@@ -85,7 +74,8 @@ class FastWAMLike(nn.Module):
         cache = self.mot.prefill_video_cache(video_tokens=video)
         length = video.shape[1]
         mask = torch.ones(length + action_horizon, length + action_horizon, dtype=torch.bool)
-        mask[:, 1] = False
+        mask[:, 1] = False  # one that no action sees, and one that some do not
+        mask[length + 3 :, 2] = False
         times, deltas = self.infer_action_scheduler.build_inference_schedule(
             num_inference_steps=num_inference_steps, device=self.device, dtype=actions.dtype, shift_override=sigma_shift
         )
@@ -103,6 +93,16 @@ class ImaginesVideos(FastWAMLike):
 
     def infer_action(self, prompt: str | None, num_video_frames: int, **options: Any) -> dict[str, Tensor]:  # type: ignore[override]
         raise AssertionError("never called")
+
+
+class OtherMoT(MoT):
+    """One that is not known by its name."""
+
+
+class WithOtherMoT(FastWAMLike):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mot = OtherMoT(self.action_expert)
 
 
 def policy(model: FastWAMLike) -> Any:

@@ -109,6 +109,28 @@ def test_candidates_are_single_calls(name: str, rows: int, k: int) -> None:
     assert contract.largest_difference(built(name), asked(name, rows), k, **CASES[name].options) < 1e-5
 
 
+@pytest.mark.parametrize("k", [4, 16])
+@pytest.mark.parametrize("name", ["fastwam", "fastwam-with-a-seed"])
+def test_candidates_of_the_fast_path_are_single_calls(name: str, k: int) -> None:
+    assert contract.largest_difference(built(name), asked(name), k, "fast") < 1e-5
+
+
+@pytest.mark.parametrize("path", ["plain", "fast"])
+def test_a_compiled_step_of_fast_wam_draws_the_same(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_step = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compile_step(function, backend="eager"))
+    found = contract.largest_difference(built("fastwam"), asked("fastwam"), 4, path, compile=True)
+    assert found < 1e-5
+
+
+def test_an_unknown_mixture_runs_as_it_is() -> None:
+    torch.manual_seed(0)
+    model = fastwam_like.WithOtherMoT().eval().requires_grad_(False)
+    handle = keystone.attach(model, k=4, check="all")
+    fastwam_like.predict(model, 1)
+    assert handle.path == "plain"
+
+
 def test_one_candidate_is_the_policy_itself(case: str) -> None:
     contract.assert_one_is_untouched(built(case), asked(case), **CASES[case].options)
 

@@ -108,9 +108,10 @@ def _hoistable(model: Model, device: Device, k: int) -> dict[str, float]:
     """Device seconds for what depends on the time step alone, and for the context's projections for K candidates."""
     bandwidth, arithmetic = _rates(device)
     projections = 1e6 * model.context_weights
+    tokens = k * (model.prefix if model.projected is None else model.projected)
     return {
         "time": 2e6 * model.time_weights / bandwidth,
-        "context": max(2 * projections / bandwidth, 2 * projections * k * model.prefix / arithmetic),
+        "context": max(2 * projections / bandwidth, 2 * projections * tokens / arithmetic),
     }
 
 

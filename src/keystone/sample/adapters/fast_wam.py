@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from keystone.errors import KeystoneError
 from keystone.sample.adapter import Adapter, Seam, Window
-from keystone.sample.widen import widen
+from keystone.sample.adapters.mot_flow import denoise
+from keystone.sample.shared.mot import recognises
 
 #: Set while `infer_action` runs only up to its first denoising step, in this thread or task.
 _encoding: contextvars.ContextVar[bool] = contextvars.ContextVar("keystone_fast_wam_encoding", default=False)
@@ -42,14 +44,17 @@ class OwnFastWAMSeam(Seam):
         bound.apply_defaults()
         given = bound.arguments
 
-        def draw(noise: Tensor, k: int) -> Tensor:
-            context = _first_step(infer, given)
-            # Where upstream returns them, so that they can be compared with its own.
-            return self._denoise(noise, given["num_inference_steps"], given["sigma_shift"], context, k).float().cpu()
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            step = _first_step(infer, given)
+            actions = denoise(
+                self, noise, given["num_inference_steps"], given["sigma_shift"], step, self._keystone.step, shared
+            )
+            return actions.float().cpu()  # where upstream returns them, so that they can be compared with its own
 
         chunk = self._keystone.round(
             lambda: infer(**given)["action"][None],
             draw,
+            fast=partial(draw, shared=True) if recognises(self) else None,
             batch=1,
             shape=(given["action_horizon"], self.action_expert.action_dim),
             device=self.device,
@@ -63,30 +68,18 @@ class OwnFastWAMSeam(Seam):
             raise _Encoded(arguments)
         return super()._predict_action_noise_with_cache(**arguments)  # type: ignore[misc]
 
-    def _denoise(self, noise: Tensor, count: int, shift: float | None, context: dict[str, Any], k: int) -> Tensor:
-        """Noise (K, T, D) to actions, with what the first step of one chunk was called with."""
-        shared = {name: context[name] for name in ("attention_mask", "video_seq_len")}
-        wide = {name: widen(context[name], k) for name in ("context", "context_mask")}
-        cache = [{name: widen(tensor, k) for name, tensor in layer.items()} for layer in context["video_kv_cache"]]
-        times, deltas = self.infer_action_scheduler.build_inference_schedule(
-            num_inference_steps=count, device=self.device, dtype=noise.dtype, shift_override=shift
-        )
-        actions = noise
-        for time, delta in zip(times, deltas, strict=True):
-            velocity = self._predict_action_noise_with_cache(
-                latents_action=actions, timestep_action=time[None].to(actions), video_kv_cache=cache, **wide, **shared
-            )
-            actions = self.infer_action_scheduler.step(velocity, delta, actions)
-        return actions
-
 
 def _first_step(infer: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    """What `infer_action` calls its first denoising step with."""
+    """What `infer_action` calls its first denoising step with, apart from actions and time."""
     token = _encoding.set(True)
     try:
         infer(**{**given, "seed": 0})  # a seed, so that noise that is not used is not drawn from the global generator
     except _Encoded as encoded:
-        return encoded.arguments
+        return {
+            name: value
+            for name, value in encoded.arguments.items()
+            if name not in ("latents_action", "timestep_action")
+        }
     finally:
         _encoding.reset(token)
     raise KeystoneError(
@@ -102,6 +95,7 @@ class OwnFastWAMAdapter(Adapter):
     shares = "the image's latents, the text and the video expert's key-value cache"
     home = "FastWAM"
     seam = OwnFastWAMSeam
+    compiles = True
 
     def owns(self, policy: Any) -> bool:
         names = ("infer_action", "_predict_action_noise_with_cache", "infer_action_scheduler", "action_expert", "mot")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam
-from keystone.sample.widen import widen
+from keystone.sample.adapters.mot_flow import denoise
+from keystone.sample.shared.mot import recognises
 
 
 class FastWAMSeam(Seam):
@@ -31,11 +33,15 @@ class FastWAMSeam(Seam):
         inputs = _batch_to_infer_kwargs(batch=batch, config=self.config)
         rows = _infer_kwargs_batch_size(inputs)
 
-        def draw(noise: Tensor, k: int) -> Tensor:
+        @torch.no_grad()
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             self.eval()
-            candidates = [
-                _candidates(self.model, noise[row * k : (row + 1) * k], **_row(inputs, row)) for row in range(rows)
-            ]
+            candidates = []
+            for row, noises in enumerate(noise.view(rows, k, *noise.shape[1:])):
+                given = _row(inputs, row)
+                step = _first_step(self.model, noise.shape[1], **given)
+                count, shift = given["num_inference_steps"], given["sigma_shift"]
+                candidates.append(denoise(self.model, noises, count, shift, step, self._keystone.step, shared))
             return torch.cat(candidates).to(batch_device(batch), torch.float32)
 
         def _row(inputs: dict[str, Any], row: int) -> dict[str, Any]:
@@ -44,6 +50,7 @@ class FastWAMSeam(Seam):
         return self._keystone.round(
             lambda: single(batch, **kwargs),
             draw,
+            fast=partial(draw, shared=True) if recognises(self.model) else None,
             batch=rows,
             shape=(inputs["action_horizon"], self.model.action_expert.action_dim),
             device=self.model.device,
@@ -51,22 +58,18 @@ class FastWAMSeam(Seam):
         )
 
 
-@torch.no_grad()
-def _candidates(
+def _first_step(
     model: Any,
-    noise: Tensor,
+    horizon: int,
     prompt: Any,
     input_image: Tensor,
     proprio: Tensor | None,
     context: Tensor | None,
     context_mask: Tensor | None,
-    num_inference_steps: int,
-    sigma_shift: float | None,
     tiled: bool,
     **_: Any,
-) -> Tensor:
-    """(K, T, D) chunks from noise of the same shape and one observation: ``FastWAM.infer_action`` with K rows of actions."""
-    k, horizon, _dim = noise.shape
+) -> dict[str, Any]:
+    """What ``FastWAM.infer_action`` calls its first denoising step with, for one observation, apart from actions and time."""
     image, _height, _width = model._normalize_infer_input_image(input_image)
     first_frame = model._encode_input_image_latents_tensor(
         input_image=image.to(device=model.device, dtype=model.torch_dtype), tiled=tiled
@@ -96,24 +99,13 @@ def _candidates(
         video_context_payload={"context": video["context"], "mask": video["context_mask"]},
         video_attention_mask=mask[:length, :length],
     )
-    cache = [{name: widen(tensor, k) for name, tensor in layer.items()} for layer in cache]
-    context, context_mask = widen(context, k), widen(context_mask, k)
-    times, deltas = model.infer_action_scheduler.build_inference_schedule(
-        num_inference_steps=num_inference_steps, device=model.device, dtype=noise.dtype, shift_override=sigma_shift
-    )
-    actions = noise
-    for time, delta in zip(times, deltas, strict=True):
-        velocity = model._predict_action_noise_with_cache(
-            latents_action=actions,
-            timestep_action=time.unsqueeze(0).to(actions),
-            context=context,
-            context_mask=context_mask,
-            video_kv_cache=cache,
-            attention_mask=mask,
-            video_seq_len=length,
-        )
-        actions = model.infer_action_scheduler.step(velocity, delta, actions)
-    return actions
+    return {
+        "context": context,
+        "context_mask": context_mask,
+        "video_kv_cache": cache,
+        "attention_mask": mask,
+        "video_seq_len": length,
+    }
 
 
 class FastWAMAdapter(Adapter):
@@ -122,6 +114,7 @@ class FastWAMAdapter(Adapter):
     name = "fastwam"
     shares = "the image's latents, the text and the video expert's key-value cache"
     seam = FastWAMSeam
+    compiles = True
 
     def module(self, policy: Any) -> Any:
         return policy

@@ -39,31 +39,52 @@ class Context(NamedTuple):
     Attributes:
         keys: (B, N, P, D).
         values: (B, N, P, D).
-        bias: (B, 1, 1, P) to add to the scores, very negative for padding; None if there is none.
+        bias: (B, 1, 1 or L, P) to add to the scores of L queries, very negative where they may not look; None if they may
+            look everywhere.
     """
 
     keys: Tensor
     values: Tensor
     bias: Tensor | None = None
 
+
+class Kept(NamedTuple):
+    """Which tokens of a context count. Found once in a round, for all layers: that waits for the device.
+
+    Attributes:
+        places: (M,) of the tokens that any query sees; None if all are kept.
+        bias: (B, 1, 1 or L, M) as in `Context`; None if every query sees all that are kept.
+    """
+
+    places: Tensor | None
+    bias: Tensor | None
+
     @classmethod
-    def of(cls, keys: Tensor, values: Tensor, real: Tensor) -> Context:
-        """Without the tokens that are padding in every observation.
+    def of(cls, seen: Tensor, dtype: torch.dtype) -> Kept:
+        """Without the tokens that nobody sees.
 
         Args:
-            keys: (B, N, P, D).
-            values: (B, N, P, D).
-            real: (B, P) bool, False for padding.
+            seen: (B, 1, P) bool, False for padding; (B, L, P) if queries differ in what they see.
+            dtype: of the keys.
 
-        >>> keys, real = torch.zeros(2, 1, 4, 8), torch.tensor([[True, True, False, False], [True, True, True, False]])
-        >>> context = Context.of(keys, keys, real)
-        >>> context.keys.shape, (context.bias < 0).int().tolist()
-        (torch.Size([2, 1, 3, 8]), [[[[0, 0, 1]]], [[[0, 0, 0]]]])
+        >>> seen = torch.tensor([[[True, True, False, False]], [[True, True, True, False]]])
+        >>> kept = Kept.of(seen, torch.float32)
+        >>> kept.places.tolist(), (kept.bias < 0).int().tolist()
+        ([0, 1, 2], [[[[0, 0, 1]]], [[[0, 0, 0]]]])
+        >>> kept.context(torch.zeros(2, 1, 4, 8), torch.zeros(2, 1, 4, 8)).keys.shape
+        torch.Size([2, 1, 3, 8])
         """
-        used = real.any(dim=0).nonzero()[:, 0]
-        if 0 < len(used) < real.shape[1]:  # some are left, as the fused kernel does not survive an empty context
-            keys, values, real = keys[:, :, used], values[:, :, used], real[:, used]
-        return cls(keys, values, None if real.all() else bias_of(real[:, None, None], keys.dtype))
+        places = seen.flatten(0, 1).any(dim=0).nonzero()[:, 0]
+        some = 0 < len(places) < seen.shape[-1]  # but not none: the fused kernel does not survive an empty context
+        if some:
+            seen = seen[..., places]
+        return cls(places if some else None, None if seen.all() else bias_of(seen[:, None], dtype))
+
+    def context(self, keys: Tensor, values: Tensor) -> Context:
+        """The kept ones of keys and values (B, N, P, D)."""
+        if self.places is not None:
+            keys, values = keys[:, :, self.places], values[:, :, self.places]
+        return Context(keys, values, self.bias)
 
 
 def bias_of(visible: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from keystone.sample.shared.cross_attention import KeysValues, compact, cross_attend, split_heads
+from keystone.sample.shared.modulation import is_plain, modulate
 
 #: What a block attends to.
 ITSELF, CONTEXT, TEXT, IMAGES = "itself", "context", "text", "images"
@@ -80,13 +81,13 @@ def run_blocks(
     """
     hidden = tokens
     for block, context, scale, shift in zip(network.transformer_blocks, seen, scales, shifts):
-        attention, normed = block.attn1, _modulate(block.norm1.norm, hidden, scale, shift)
+        attention, normed = block.attn1, modulate(block.norm1.norm, hidden, scale, shift)
         if block.pos_embed is not None:
             normed = block.pos_embed(normed)
         mixed = cross_attend(attention.to_q(normed), _project(attention, normed) if context is None else context)
         hidden = hidden + attention.to_out[0](mixed)
         hidden = hidden + block.ff(block.norm3(hidden))
-    output: Tensor = network.proj_out_2(_modulate(network.norm_out, hidden, scales[-1], shifts[-1]))
+    output: Tensor = network.proj_out_2(modulate(network.norm_out, hidden, scales[-1], shifts[-1]))
     return output
 
 
@@ -117,7 +118,7 @@ def recognises(network: Any) -> bool:
     return (
         all(hasattr(network, part) for part in parts)
         and hasattr(network.config, "interleave_self_attention")
-        and _plain(network.norm_out)
+        and is_plain(network.norm_out)
         and all(_recognises_block(block) for block in network.transformer_blocks)
     )
 
@@ -125,7 +126,7 @@ def recognises(network: Any) -> bool:
 def _recognises_block(block: Any) -> bool:
     if not all(hasattr(block, part) for part in ("norm1", "attn1", "norm3", "ff", "pos_embed")):
         return False
-    if not (hasattr(block.norm1, "linear") and _plain(getattr(block.norm1, "norm", None))):
+    if not (hasattr(block.norm1, "linear") and is_plain(getattr(block.norm1, "norm", None))):
         return False  # another norm, which does not depend on the time
     # NVIDIA's copy runs its attention on the math backend where others fail: that is then its own affair.
     forces_backend = getattr(sys.modules.get(type(block).__module__), "_should_force_math_sdpa", None)
@@ -155,18 +156,7 @@ def _recognises_attention(attention: Any) -> bool:
     )
 
 
-def _plain(norm: Any) -> bool:
-    """A layer norm without weights of its own, so that scale and shift can take their place."""
-    return isinstance(norm, nn.LayerNorm) and norm.weight is None
-
-
 def _project(attention: Any, tokens: Tensor, mask: Tensor | None = None) -> KeysValues:
     """Keys and values of (B, L, E) tokens."""
     keys, values = (split_heads(linear(tokens), attention.heads) for linear in (attention.to_k, attention.to_v))
     return KeysValues(keys, values, None if mask is None else mask[:, None, None])
-
-
-def _modulate(norm: Any, hidden: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Normalise (..., E), then scale and shift as the time of the step wants it."""
-    kind = hidden.dtype  # autocast may have left the others in another type
-    return functional.layer_norm(hidden, norm.normalized_shape, scale.to(kind), shift.to(kind), norm.eps)

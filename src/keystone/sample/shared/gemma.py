@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from keystone.sample.shared.attention import Context
+from keystone.sample.shared.attention import Context, Kept
 from keystone.sample.shared.layer import Suffix, attention_output
 
 
@@ -33,9 +33,8 @@ def prepare(expert: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
     cosine, sine = (
         table.chunk(2, dim=-1)[0] for table in expert.rotary_emb(weights, positions)
     )  # its halves are alike
-    contexts = [
-        Context.of(layer.keys.to(weights.dtype), layer.values.to(weights.dtype), real) for layer in cache.layers
-    ]
+    kept = Kept.of(real[:, None], weights.dtype)
+    contexts = [kept.context(layer.keys.to(weights.dtype), layer.values.to(weights.dtype)) for layer in cache.layers]
     return Shared(expert, contexts, Suffix.of(visible, cosine, sine, attention))
 
 

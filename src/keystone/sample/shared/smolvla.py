@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from keystone.sample.shared.attention import Context
+from keystone.sample.shared.attention import Context, Kept
 from keystone.sample.shared.layer import Suffix, attention_output
 
 
@@ -45,6 +45,7 @@ def prepare(experts: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
     steps = torch.arange(len(visible), device=real.device)[None]
     after = Suffix.of(visible, *_tables(real.sum(dim=1, keepdim=True) + steps, width), attention)
     alone = Suffix.of(visible, *_tables(steps, width), attention)  # cross-attention counts positions from 0
+    kept = Kept.of(real[:, None], attention.q_proj.weight.dtype)
     layers = []
     for index, module in enumerate(experts.get_model_layers([experts.get_vlm_model().text_model, expert])[1]):
         if module is None:  # fewer layers than the backbone has
@@ -52,7 +53,7 @@ def prepare(experts: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
         every = experts.self_attn_every_n_layers
         crosses = "cross" in experts.attention_mode and not (every > 0 and index % every == 0)
         weights, cached = module.self_attn.q_proj.weight, cache.layers[index]
-        context = Context.of(cached.keys.to(weights.dtype), cached.values.to(weights.dtype), real)
+        context = kept.context(cached.keys.to(weights.dtype), cached.values.to(weights.dtype))
         if crosses:
             keys = _project(module.self_attn.k_proj, context.keys)
             context = context._replace(keys=keys, values=_project(module.self_attn.v_proj, context.values))

@@ -1,0 +1,70 @@
+"""The denoising loop of Fast-WAM's actions, in LeRobot's copy and in its own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from keystone.sample.adapters.flow_head import call_network
+from keystone.sample.shared import mot
+from keystone.sample.widen import widen
+
+#: Maps the actions (K, T, D) and the number of the step to their velocity.
+Network = Callable[[Tensor, int], Tensor]
+
+#: A denoising step to one that may be compiled, see `keystone.sample.session.Session.step`.
+Compile = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
+
+
+def denoise(
+    model: Any,
+    noise: Tensor,
+    count: int,
+    shift: float | None,
+    given: Mapping[str, Any],
+    compiled: Compile,
+    shared: bool = False,
+) -> Tensor:
+    """Noise (K, T, D) to actions.
+
+    Args:
+        model: with ``_predict_action_noise_with_cache`` and ``infer_action_scheduler``.
+        noise: of all candidates.
+        count: steps.
+        shift: of their times; None for the model's own.
+        given: what the step of one candidate is called with, apart from actions and time.
+        compiled: applied to the step.
+        shared: candidates share cache and text; for models that `mot.recognises` knows.
+    """
+    times, deltas = model.infer_action_scheduler.build_inference_schedule(
+        num_inference_steps=count, device=model.device, dtype=noise.dtype, shift_override=shift
+    )
+    network = (shared_network if shared else own_network)(model, given, times, len(noise), compiled)
+    actions = noise
+    for step, delta in enumerate(deltas):
+        actions = model.infer_action_scheduler.step(network(actions, step), delta, actions)
+    return actions
+
+
+def own_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, compiled: Compile) -> Network:
+    """The model's own step, on a cache and a text with a row for each candidate."""
+    run, wide = compiled(call_network), {name: widen(given[name], k) for name in ("context", "context_mask")}
+    cache = [{name: widen(tensor, k) for name, tensor in layer.items()} for layer in given["video_kv_cache"]]
+
+    def network(actions: Tensor, step: int) -> Tensor:
+        return run(
+            model._predict_action_noise_with_cache,
+            **{**given, **wide, "video_kv_cache": cache},
+            latents_action=actions,
+            timestep_action=times[step : step + 1].to(actions),
+        )
+
+    return network
+
+
+def shared_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, compiled: Compile) -> Network:
+    """The same on a cache and a text that the candidates share."""
+    run, shared = compiled(mot.denoise), mot.prepare(model, given, times, k)
+    return lambda actions, step: run(shared, shared.modulations[step], actions)
