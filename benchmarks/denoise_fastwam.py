@@ -104,7 +104,7 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
     torch.manual_seed(0)
     model = build_model()
     for k in (2,) if quick else (8, 16):
-        yield row(model, k, rounds=1 if quick else 2)
+        yield row(model, k, rounds=1 if quick else 5)
 
 
 def main(quick: bool) -> None:

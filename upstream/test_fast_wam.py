@@ -48,7 +48,7 @@ def test_masked_video_tokens(model: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     """What an action may see of the video is asked of the model's own mask, whatever it says."""
     whole, own_mask = predict(model, 42), model._build_mot_attention_mask
 
-    def changed(video_seq_len: int, action_seq_len: int, **options: Any) -> Tensor:
+    def changed(video_seq_len: int, action_seq_len: int, **options: Any) -> torch.Tensor:
         mask = own_mask(video_seq_len=video_seq_len, action_seq_len=action_seq_len, **options)
         mask[video_seq_len:, 1] = False
         mask[video_seq_len + 2 :, 2] = False
