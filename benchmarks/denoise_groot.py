@@ -12,6 +12,7 @@ around the transformer, whose weights the authors' code copies for every candida
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from benchmarks import denoising
@@ -38,11 +39,13 @@ def build_network() -> Any:
     return network.eval().requires_grad_(False)
 
 
-def loop_row(network: Any, k: int, context_tokens: int, tokens: int, rounds: int) -> dict[str, Any]:
-    """Four steps of the transformer, preparation included."""
+def loop_row(
+    network: Any, k: int, context_tokens: int, tokens: int, rounds: int, compiled: bool = False
+) -> dict[str, Any]:
+    """Four steps of the transformer, preparation included; on the fast path also with a compiled step."""
     import torch
 
-    from keystone.sample.shared.dit import SharedDiT
+    from keystone.sample.shared.dit import SharedDiT, run_blocks
     from keystone.sample.widen import widen
 
     generator = torch.Generator().manual_seed(0)
@@ -56,15 +59,21 @@ def loop_row(network: Any, k: int, context_tokens: int, tokens: int, rounds: int
         wide = widen(context, rows)
         return [network(candidates[:rows], wide, torch.full((rows,), time), **masks) for time in TIMES]
 
-    def fast() -> Any:
-        shared = SharedDiT(network, context, torch.tensor(TIMES), visible, image)
+    def fast(run: Any = run_blocks) -> Any:
+        shared = SharedDiT(network, context, torch.tensor(TIMES), visible, image, run)
         return [shared(candidates, step) for step in range(len(TIMES))]
 
     variants = {"single": lambda: authors(1), "authors": lambda: authors(k), "fast": fast}
+    if compiled:
+        variants["compiled"] = partial(fast, torch.compile(run_blocks))
     with torch.inference_mode():
         outputs, seconds = interleave_once(variants, rounds)
         peaks = {name: denoising.peak_mib(variants[name]) for name in ("authors", "fast")}
-    differences = [float((a - b).abs().max()) for a, b in zip(outputs["authors"], outputs["fast"], strict=True)]
+    differences = [
+        float((a - b).abs().max())
+        for name in variants.keys() - {"single"}
+        for a, b in zip(outputs["authors"], outputs[name], strict=True)
+    ]
     return {
         "case": f"groot, K = {k}, {context_tokens} context tokens, {tokens} tokens a candidate",
         "layers": BLOCKS,
@@ -73,6 +82,7 @@ def loop_row(network: Any, k: int, context_tokens: int, tokens: int, rounds: int
         "candidate_tokens": tokens,
         "rounds": rounds,
         "ratio": ratio(seconds, "authors", "fast"),
+        **({"compiled_ratio": ratio(seconds, "authors", "compiled")} if compiled else {}),
         "authors_over_single": ratio(seconds, "authors", "single"),
         "fast_over_single": ratio(seconds, "fast", "single"),
         "difference": max(differences),
@@ -131,7 +141,9 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
     if not quick:
         cases += [(16, 286, 17), (4, 542, 17), (16, 542, 17), (4, 286, 41)]
     for k, context_tokens, tokens in cases:
-        yield loop_row(network, k, context_tokens, tokens, rounds=1 if quick else 5 if k < 16 else 3)
+        rounds = 1 if quick else 5 if k < 16 else 3
+        # compiling takes half a minute: once is enough to know
+        yield loop_row(network, k, context_tokens, tokens, rounds, compiled=(k, context_tokens) == (16, 286))
     for k in (4, 16):
         yield embodiment_row(k, horizon=16, rounds=3 if quick else 9)
 
