@@ -50,6 +50,7 @@ def test_candidates_are_single_calls(policy, record):
     handle.on_round = rounds.append
     reply = act(policy)
     assert handle.session.finding.compared == K
+    assert handle.path == ("fast" if policy._is_pytorch_model else "plain")
     record("openpi", policy.label, handle.session.finding.difference)
     # Once more from outside, after normalisation and the cut to seven dimensions.
     noise = initial_noise(rounds[0].seeds, K, (tiny.HORIZON, tiny.ACTION_DIM)).numpy()
@@ -104,7 +105,28 @@ def test_bfloat16_is_allowed_the_rounding_it_has(record):
         policy = tiny.libero_policy(build(pi05=True, dtype="bfloat16"), is_pytorch=framework == "torch")
         handle = keystone.attach(policy, k=K, seed=0)
         policy.infer(tiny.observation())
+        assert handle.path == ("fast" if framework == "torch" else "plain")
         record("openpi", f"{framework} pi05 bfloat16", handle.session.finding.difference)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_the_plain_torch_path_is_exact_too(kind, record):
+    policy = tiny.libero_policy(tiny.torch_model(pi05=kind == "pi05"), is_pytorch=True)
+    handle = keystone.attach(policy, k=K, seed=0, check="all", fast=False)
+    policy.infer(tiny.observation())
+    keystone.detach(policy)
+    record("openpi", f"torch {kind}, plain path", handle.session.finding.difference)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_rows_with_prompts_of_different_lengths(kind, record):
+    """On the model by itself: openpi's `Policy` takes one observation at a time."""
+    model = tiny.torch_model(pi05=kind == "pi05")
+    handle = keystone.attach(model, k=K, seed=0, check="all", space=keystone.ActionSpace(dims=tiny.REAL_DIMS))
+    assert model.sample_actions("cpu", tiny.torch_batch(words=(8, 3, 1))).shape == (3, tiny.HORIZON, tiny.ACTION_DIM)
+    keystone.detach(model)
+    assert handle.path == "fast"
+    record("openpi", f"torch {kind}, 3 rows", handle.session.finding.difference)
 
 
 def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
@@ -120,6 +142,7 @@ def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
         policy = tiny.libero_policy(tiny.torch_model(pytorch_compile_mode="max-autotune"), is_pytorch=True)
     handle = keystone.attach(policy, k=K, seed=0)
     policy.infer(tiny.observation())
+    assert handle.path == "plain"
     record("openpi", "torch pi0 compiled", handle.session.finding.difference)
     compiled = len(graphs)
     policy.infer(tiny.observation(1))
