@@ -69,7 +69,7 @@ class MadeUpPrompt:
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
         prompt = data.pop("prompt", "")
-        tokens = np.frombuffer(prompt.encode().ljust(PROMPT, b"\0")[:PROMPT], np.uint8).astype(np.int32)
+        tokens = np.frombuffer(prompt.encode().ljust(PROMPT, b"\0")[:PROMPT], np.uint8).astype(np.int64)
         return {**data, "tokenized_prompt": tokens, "tokenized_prompt_mask": tokens > 0}
 
 

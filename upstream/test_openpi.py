@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import threading
 from unittest import mock
@@ -68,7 +69,7 @@ def test_stock_server_and_client(openpi):
     from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
     policy = choosing(tiny.libero_policy(tiny.jax_model(pi05=True)), k=K, execute=5)
-    policy.infer(tiny.observation())  # compiles, which may take longer than a websocket waits for a sign of life
+    assert policy.warm_up()  # compiles, which may take longer than a websocket waits for a sign of life
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -98,6 +99,21 @@ def test_stock_server_and_client(openpi):
     assert steps[4]["keystone"] == steps[0]["keystone"]
     np.testing.assert_array_equal(np.stack([step["actions"] for step in steps]), again["actions"][:5])
     assert "infer_ms" in again["server_timing"]
+
+
+@pytest.mark.parametrize("k", [1, K])
+def test_a_warm_up_compiles_all_that_a_request_needs_in_jax(k, caplog):
+    import jax
+
+    policy = choosing(tiny.libero_policy(tiny.jax_model(pi05=True)), k=k)
+    counts = []
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        for ask in (policy.warm_up, lambda: policy.infer(tiny.observation())):
+            caplog.clear()
+            ask()
+            counts.append(sum("XLA compilation" in line for line in caplog.messages))
+    assert counts[0] > 0
+    assert counts[1] == 0
 
 
 def test_bfloat16_is_allowed_the_rounding_it_has(record):
@@ -146,6 +162,14 @@ def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
     record("openpi", "torch pi0 compiled", handle.session.finding.difference)
     compiled = len(graphs)
     policy.infer(tiny.observation(1))
+    assert len(graphs) == compiled > 0
+    keystone.detach(policy)
+    torch._dynamo.reset()
+    graphs.clear()
+    policy = choosing(policy, k=K)
+    assert policy.warm_up()
+    compiled = len(graphs)
+    policy.infer(tiny.observation())
     assert len(graphs) == compiled > 0
 
 

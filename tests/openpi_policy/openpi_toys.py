@@ -71,7 +71,7 @@ class TorchModel(nn.Module):
         time, tokens = self.time(timestep[:, None]), self.action_in_proj(noisy_actions)
         blocks = [1] + [0] * (HORIZON - 1)
         if not self.pi05:
-            tokens = torch.cat([self.state_proj(state)[:, None], tokens + time[:, None]], 1)
+            tokens = torch.cat([self.state_proj(state.to(torch.float32))[:, None], tokens + time[:, None]], 1)
             blocks = [1, *blocks]
         rows = tokens.shape[0]
         starts = torch.tensor(blocks, dtype=tokens.dtype).expand(rows, len(blocks))
