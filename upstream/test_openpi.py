@@ -131,7 +131,7 @@ def test_the_plain_torch_path_is_exact_too(kind, record):
     handle = keystone.attach(policy, k=K, seed=0, check="all", fast=False)
     policy.infer(tiny.observation())
     keystone.detach(policy)
-    record("openpi", f"torch {kind}, plain path", handle.session.finding.difference)
+    record("openpi", f"torch {kind} plain path", handle.session.finding.difference)
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])
@@ -142,7 +142,7 @@ def test_rows_with_prompts_of_different_lengths(kind, record):
     assert model.sample_actions("cpu", tiny.torch_batch(words=(8, 3, 1))).shape == (3, tiny.HORIZON, tiny.ACTION_DIM)
     keystone.detach(model)
     assert handle.path == "fast"
-    record("openpi", f"torch {kind}, 3 rows", handle.session.finding.difference)
+    record("openpi", f"torch {kind} (3 rows)", handle.session.finding.difference)
 
 
 def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
@@ -171,6 +171,22 @@ def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
     compiled = len(graphs)
     policy.infer(tiny.observation())
     assert len(graphs) == compiled > 0
+
+
+def test_the_fast_step_compiles_and_is_compiled_before_the_first_request(record):
+    """With inductor, on the code as it is written."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    policy = choosing(tiny.libero_policy(tiny.torch_model(pi05=True), is_pytorch=True), k=K, seed=0, compile=True)
+    assert policy.warm_up()
+    compiled = counters["stats"]["unique_graphs"]
+    for prompt in ("pick it", "go"):
+        policy.infer({**tiny.observation(), "prompt": prompt})
+    assert policy.handle.path == "fast"
+    assert counters["stats"]["unique_graphs"] == compiled > 0
+    record("openpi", "torch pi05 compile=True", policy.handle.session.finding.difference)
+    keystone.detach(policy)
 
 
 def test_the_context_is_encoded_once_in_jax():

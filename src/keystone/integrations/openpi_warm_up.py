@@ -1,4 +1,4 @@
-"""A round before the first request: the sampler is compiled, the self-check made and an automatic K found by then."""
+"""Two rounds before the first request: the sampler is compiled, the self-check made and an automatic K found by then."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CAMERAS, RESOLUTION = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb"), (
 
 
 def warm_up(handle: Handle) -> bool:
-    """Let an attached openpi `Policy` answer one made-up observation. Nothing of it is counted, logged or remembered, and
-    random numbers are what they would have been.
+    """Let an attached openpi `Policy` answer a made-up observation, twice: a compiled step that has seen instructions of two
+    lengths takes any. Nothing of it is counted, logged or remembered, and random numbers are what they would have been.
 
     Returns:
         Whether it went well; if not, a warning says why, and the first request does without.
@@ -37,7 +37,8 @@ def warm_up(handle: Handle) -> bool:
     rounds, session.choose = session.rounds, lambda drawn: handle.pick(drawn).chunk
     try:
         with _made_up(policy), aside(getattr(policy, "_pytorch_device", "cpu")):
-            policy.infer({})
+            for share in (0.25, 0.5):  # with padding, as real ones have it: the fast path leaves it out
+                policy.infer({"share": share})
     except KeystoneError:
         raise
     except Exception as error:  # somebody's own model, which may want more than openpi's
@@ -54,22 +55,26 @@ def warm_up(handle: Handle) -> bool:
 
 @contextlib.contextmanager
 def _made_up(policy: Any) -> Iterator[None]:
-    """Within this block the policy sees the made-up observation, whatever it is asked: robots name theirs as they like, and
-    input transforms bring all into the same form.
+    """Within this block the policy sees made-up inputs with the ``"share"`` it is asked with: robots name their observations
+    as they like, and input transforms bring all into this form.
     """
     if not is_policy(policy):
         raise TypeError(f"expected openpi's Policy, not a {type(policy).__name__}")
     kept = {name: vars(policy)[name] for name in ("_input_transform", "_rng") if name in vars(policy)}
-    policy._input_transform = lambda _: made_up_inputs(policy._model)
+    policy._input_transform = lambda asked: made_up_inputs(policy._model, asked["share"])
     try:
         yield
     finally:
         vars(policy).update(kept)
 
 
-def made_up_inputs(model: Any) -> dict[str, Any]:
+def made_up_inputs(model: Any, share: float) -> dict[str, Any]:
     """What openpi's input transforms return for one observation, in the types that come out of them (statistics and
     tokens are 64 bits wide), so that nothing is compiled again for a real one.
+
+    Args:
+        model: openpi's, in JAX or PyTorch.
+        share: how much of the longest instruction there is, of which the rest is padding.
     """
     sizes = getattr(model, "config", model)  # a PyTorch model has them there
     words = int(sizes.max_token_len)
@@ -78,5 +83,5 @@ def made_up_inputs(model: Any) -> dict[str, Any]:
         "image_mask": dict.fromkeys(CAMERAS, np.True_),
         "state": np.zeros(int(sizes.action_dim)),
         "tokenized_prompt": np.zeros(words, np.int64),
-        "tokenized_prompt_mask": np.arange(words) < (words + 1) // 2,
+        "tokenized_prompt_mask": np.arange(words) < share * words,
     }
