@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -68,7 +69,7 @@ class MadeUpPrompt:
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
         prompt = data.pop("prompt", "")
-        tokens = np.frombuffer(prompt.encode().ljust(PROMPT, b"\0")[:PROMPT], np.uint8).astype(np.int32)
+        tokens = np.frombuffer(prompt.encode().ljust(PROMPT, b"\0")[:PROMPT], np.uint8).astype(np.int64)
         return {**data, "tokenized_prompt": tokens, "tokenized_prompt_mask": tokens > 0}
 
 
@@ -107,3 +108,19 @@ def observation(seed: int = 0) -> dict[str, Any]:
         "observation/wrist_image": random.randint(256, size=(224, 224, 3), dtype=np.uint8),
         "prompt": "pick it",
     }
+
+
+def torch_batch(words: Sequence[int]) -> Any:
+    """Observations as `PI0Pytorch` takes them, with as many words as said; one without its last camera."""
+    from openpi.models.model import IMAGE_KEYS, Observation
+
+    random = np.random.RandomState(0)
+    rows = len(words)
+    data = {
+        "image": {name: random.randint(256, size=(rows, 224, 224, 3), dtype=np.uint8) for name in IMAGE_KEYS},
+        "image_mask": {name: np.arange(rows) < rows - (name == IMAGE_KEYS[-1]) for name in IMAGE_KEYS},
+        "state": random.randn(rows, ACTION_DIM).astype(np.float32),
+        "tokenized_prompt": random.randint(256, size=(rows, PROMPT)),
+        "tokenized_prompt_mask": np.arange(PROMPT) < np.array(words)[:, None],
+    }
+    return Observation.from_dict(torch.utils._pytree.tree_map(torch.from_numpy, data))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import threading
 from unittest import mock
@@ -50,6 +51,7 @@ def test_candidates_are_single_calls(policy, record):
     handle.on_round = rounds.append
     reply = act(policy)
     assert handle.session.finding.compared == K
+    assert handle.path == ("fast" if policy._is_pytorch_model else "plain")
     record("openpi", policy.label, handle.session.finding.difference)
     # Once more from outside, after normalisation and the cut to seven dimensions.
     noise = initial_noise(rounds[0].seeds, K, (tiny.HORIZON, tiny.ACTION_DIM)).numpy()
@@ -67,7 +69,7 @@ def test_stock_server_and_client(openpi):
     from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
     policy = choosing(tiny.libero_policy(tiny.jax_model(pi05=True)), k=K, execute=5)
-    policy.infer(tiny.observation())  # compiles, which may take longer than a websocket waits for a sign of life
+    assert policy.warm_up()  # compiles, which may take longer than a websocket waits for a sign of life
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -99,12 +101,48 @@ def test_stock_server_and_client(openpi):
     assert "infer_ms" in again["server_timing"]
 
 
+@pytest.mark.parametrize("k", [1, K])
+def test_a_warm_up_compiles_all_that_a_request_needs_in_jax(k, caplog):
+    import jax
+
+    policy = choosing(tiny.libero_policy(tiny.jax_model(pi05=True)), k=k)
+    counts = []
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        for ask in (policy.warm_up, lambda: policy.infer(tiny.observation())):
+            caplog.clear()
+            ask()
+            counts.append(sum("XLA compilation" in line for line in caplog.messages))
+    assert counts[0] > 0
+    assert counts[1] == 0
+
+
 def test_bfloat16_is_allowed_the_rounding_it_has(record):
     for framework, build in (("torch", tiny.torch_model), ("jax", tiny.jax_model)):
         policy = tiny.libero_policy(build(pi05=True, dtype="bfloat16"), is_pytorch=framework == "torch")
         handle = keystone.attach(policy, k=K, seed=0)
         policy.infer(tiny.observation())
+        assert handle.path == ("fast" if framework == "torch" else "plain")
         record("openpi", f"{framework} pi05 bfloat16", handle.session.finding.difference)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_the_plain_torch_path_is_exact_too(kind, record):
+    policy = tiny.libero_policy(tiny.torch_model(pi05=kind == "pi05"), is_pytorch=True)
+    handle = keystone.attach(policy, k=K, seed=0, check="all", fast=False)
+    policy.infer(tiny.observation())
+    keystone.detach(policy)
+    record("openpi", f"torch {kind} plain path", handle.session.finding.difference)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_rows_with_prompts_of_different_lengths(kind, record):
+    """On the model by itself: openpi's `Policy` takes one observation at a time."""
+    model = tiny.torch_model(pi05=kind == "pi05")
+    handle = keystone.attach(model, k=K, seed=0, check="all", space=keystone.ActionSpace(dims=tiny.REAL_DIMS))
+    assert model.sample_actions("cpu", tiny.torch_batch(words=(8, 3, 1))).shape == (3, tiny.HORIZON, tiny.ACTION_DIM)
+    keystone.detach(model)
+    assert handle.path == "fast"
+    record("openpi", f"torch {kind} (3 rows)", handle.session.finding.difference)
 
 
 def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
@@ -120,10 +158,35 @@ def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
         policy = tiny.libero_policy(tiny.torch_model(pytorch_compile_mode="max-autotune"), is_pytorch=True)
     handle = keystone.attach(policy, k=K, seed=0)
     policy.infer(tiny.observation())
+    assert handle.path == "plain"
     record("openpi", "torch pi0 compiled", handle.session.finding.difference)
     compiled = len(graphs)
     policy.infer(tiny.observation(1))
     assert len(graphs) == compiled > 0
+    keystone.detach(policy)
+    torch._dynamo.reset()
+    graphs.clear()
+    policy = choosing(policy, k=K)
+    assert policy.warm_up()
+    compiled = len(graphs)
+    policy.infer(tiny.observation())
+    assert len(graphs) == compiled > 0
+
+
+def test_the_fast_step_compiles_and_is_compiled_before_the_first_request(record):
+    """With inductor, on the code as it is written."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    policy = choosing(tiny.libero_policy(tiny.torch_model(pi05=True), is_pytorch=True), k=K, seed=0, compile=True)
+    assert policy.warm_up()
+    compiled = counters["stats"]["unique_graphs"]
+    for prompt in ("pick it", "go"):
+        policy.infer({**tiny.observation(), "prompt": prompt})
+    assert policy.handle.path == "fast"
+    assert counters["stats"]["unique_graphs"] == compiled > 0
+    record("openpi", "torch pi05 compile=True", policy.handle.session.finding.difference)
+    keystone.detach(policy)
 
 
 def test_the_context_is_encoded_once_in_jax():

@@ -10,54 +10,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from gemma_toy import WIDTH, TwoExperts
 from openpi_client.base_policy import BasePolicy
 from torch import Tensor, nn
 
-WIDTH, HORIZON, ACTION_DIM, REAL_DIMS = 16, 6, 12, 7
+HORIZON, ACTION_DIM, REAL_DIMS, PROMPT = 6, 12, 7, 4
+CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
 
 
 class Observation(NamedTuple):
-    """Tensors or arrays with one row per observation."""
+    """openpi's, for tensors or arrays with one row per observation."""
 
-    prefix: Any  # (B, P, WIDTH) what an image and an instruction would become
-    mask: Any  # (B, P) True for real tokens
+    images: dict[str, Any]  # (B, H, W, 3) in [-1, 1]
+    image_masks: dict[str, Any]  # (B,) True for a camera that is there
     state: Any  # (B, ACTION_DIM)
+    tokenized_prompt: Any  # (B, PROMPT)
+    tokenized_prompt_mask: Any  # (B, PROMPT) True for real tokens
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Observation:
+        images = {name: image / 127.5 - 1 for name, image in data["image"].items()}
+        assert sorted(images) == sorted(CAMERAS)
+        rest = {name: data[name] for name in ("state", "tokenized_prompt", "tokenized_prompt_mask")}
+        return cls(images, data["image_mask"], **rest)
 
 
-class Attention(nn.Module):
-    """One layer that looks at cached and own tokens, as openpi's Gemma does, with positions added to queries and keys."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.queries, self.keys, self.values = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-        self.modulate = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, tokens, mask, positions, cache, condition):
-        places = torch.sin(positions[..., None] * torch.linspace(0.1, 1.0, WIDTH))
-        keys, values = self.keys(tokens) + places, self.values(tokens)
-        own = (keys, values)
-        if cache is not None:
-            keys, values = torch.cat([cache[0], keys], 1), torch.cat([cache[1], values], 1)
-        weights = (self.queries(tokens) + places) @ keys.transpose(1, 2) / WIDTH**0.5 + mask[:, 0]
-        hidden = tokens + weights.softmax(-1) @ values
-        return hidden if condition is None else hidden * (1 + self.modulate(condition)[:, None]), own
-
-
-class TwoExperts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.prefix, self.suffix = Attention(), Attention()
-        self.gemma_expert = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(_attn_implementation="sdpa")))
-
-    def forward(
-        self, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache=None, adarms_cond=(None, None)
-    ):
-        before, after = inputs_embeds
-        if after is None:
-            hidden, cache = self.prefix(before, attention_mask, position_ids, None, adarms_cond[0])
-            return [hidden, None], cache
-        hidden, _ = self.suffix(after, attention_mask, position_ids, past_key_values, adarms_cond[1])
-        return [None, hidden], None
+def prefix_of(observation: Observation, library: Any) -> tuple[Any, Any]:
+    """(B, P, WIDTH) tokens, one for each camera and each word, and (B, P) which are real; in torch or jax.numpy."""
+    places = library.arange(WIDTH)
+    colours = [
+        observation.images[name].reshape(len(observation.state), -1, 3).mean(1)[:, places % 3] for name in CAMERAS
+    ]
+    words = library.sin(observation.tokenized_prompt[..., None] * (1.0 + places))
+    tokens = library.concatenate([library.stack(colours, 1), words], 1)
+    cameras = library.stack([observation.image_masks[name] for name in CAMERAS], 1)
+    return tokens, library.concatenate([cameras, observation.tokenized_prompt_mask], 1)
 
 
 class TorchModel(nn.Module):
@@ -66,9 +53,9 @@ class TorchModel(nn.Module):
     def __init__(self, pi05: bool = False, compiled: Any = None) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.config = SimpleNamespace(action_horizon=HORIZON, action_dim=ACTION_DIM)
+        self.config = SimpleNamespace(action_horizon=HORIZON, action_dim=ACTION_DIM, max_token_len=PROMPT)
         self.pi05 = pi05
-        self.paligemma_with_expert = TwoExperts()
+        self.paligemma_with_expert = TwoExperts(pi05)
         self.state_proj, self.action_in_proj = nn.Linear(ACTION_DIM, WIDTH), nn.Linear(ACTION_DIM, WIDTH)
         self.action_out_proj, self.time = nn.Linear(WIDTH, ACTION_DIM), nn.Linear(1, WIDTH)
         if compiled is not None:
@@ -78,13 +65,13 @@ class TorchModel(nn.Module):
         return torch.where(mask[:, None], 0.0, -1e30)
 
     def embed_prefix(self, observation):
-        return observation.prefix, observation.mask
+        return prefix_of(observation, torch)
 
     def embed_suffix(self, state, noisy_actions, timestep):
         time, tokens = self.time(timestep[:, None]), self.action_in_proj(noisy_actions)
         blocks = [1] + [0] * (HORIZON - 1)
         if not self.pi05:
-            tokens = torch.cat([self.state_proj(state)[:, None], tokens + time[:, None]], 1)
+            tokens = torch.cat([self.state_proj(state.to(torch.float32))[:, None], tokens + time[:, None]], 1)
             blocks = [1, *blocks]
         rows = tokens.shape[0]
         starts = torch.tensor(blocks, dtype=tokens.dtype).expand(rows, len(blocks))
@@ -116,13 +103,13 @@ class TorchModel(nn.Module):
             use_cache=False,
             adarms_cond=[None, condition],
         )
-        return self.action_out_proj(hidden[:, -HORIZON:])
+        return self.action_out_proj(hidden[:, -HORIZON:].to(torch.float32))
 
 
 class JaxModel:
     """The seam of openpi's `Pi0`: a context in a closure, a loop that XLA runs."""
 
-    action_horizon, action_dim = HORIZON, ACTION_DIM
+    action_horizon, action_dim, max_token_len = HORIZON, ACTION_DIM, PROMPT
     traced = 0
 
     def __init__(self, dtype: str = "float32") -> None:
@@ -144,7 +131,8 @@ class JaxModel:
         kind = self.weights["encode"].dtype
         if noise is None:
             noise = jax.random.normal(rng, (observation.state.shape[0], HORIZON, ACTION_DIM))
-        context = jnp.tanh(observation.prefix.astype(kind) @ self.weights["encode"]).mean(1)
+        tokens, real = prefix_of(observation, jnp)
+        context = (jnp.tanh(tokens.astype(kind) @ self.weights["encode"]) * real[..., None].astype(kind)).mean(1)
 
         def step(carry):
             actions, time = carry
@@ -221,26 +209,36 @@ class Policy(BasePolicy):
         inputs = self._input_transform(dict(obs))
         kwargs = dict(self._sample_kwargs)
         if self._is_pytorch_model:
-            tensors = {name: torch.as_tensor(np.array(value))[None] for name, value in inputs.items()}
+            tensors = jax.tree.map(lambda value: torch.as_tensor(np.array(value))[None], inputs)
             first: Any = "cpu"
         else:
-            tensors = {name: jnp.asarray(value)[None] for name, value in inputs.items()}
+            tensors = jax.tree.map(lambda value: jnp.asarray(value)[None], inputs)
             self._rng, first = jax.random.split(self._rng)
         if noise is not None:
             kwargs["noise"] = torch.from_numpy(noise)[None] if self._is_pytorch_model else jnp.asarray(noise)[None]
-        actions = self._sample_actions(first, Observation(**tensors), **kwargs)
+        actions = self._sample_actions(first, Observation.from_dict(tensors), **kwargs)
         assert isinstance(actions, Tensor if self._is_pytorch_model else jax.Array)
         outputs = {"state": np.asarray(tensors["state"][0]), "actions": np.asarray(actions[0])}
         return {**self._output_transform(outputs), "policy_timing": {"infer_ms": 1.0}}
 
 
-def observation(seed: int = 0, prefix: int = 5) -> dict[str, Any]:
+def observation(seed: int = 0) -> dict[str, Any]:
+    """Without one camera; instructions have one to three words."""
     random = np.random.RandomState(seed)
     return {
-        "prefix": random.randn(prefix, WIDTH).astype(np.float32),
-        "mask": np.arange(prefix) < prefix - 1,
+        "image": {name: random.randint(256, size=(4, 5, 3), dtype=np.uint8) for name in CAMERAS},
+        "image_mask": {name: np.bool_(name != CAMERAS[2]) for name in CAMERAS},
         "state": random.randn(ACTION_DIM).astype(np.float32),
+        "tokenized_prompt": random.randint(9, size=PROMPT),
+        "tokenized_prompt_mask": np.arange(PROMPT) < PROMPT - 1 - seed % 3,
     }
+
+
+def rows(count: int, to: Any) -> Observation:
+    """A batch of observations; ``to`` makes tensors or arrays of numpy's."""
+    return Observation.from_dict(
+        jax.tree.map(lambda *values: to(np.stack(values)), *(observation(seed) for seed in range(count)))
+    )
 
 
 MODELS = {

@@ -16,13 +16,13 @@ from openpi_toys import (
     MODELS,
     REAL_DIMS,
     JaxModel,
-    Observation,
     Policy,
     TokenModel,
     TorchModel,
     Unnormalise,
     cut,
     observation,
+    rows,
 )
 
 import keystone
@@ -123,10 +123,7 @@ def test_temperature_zero_and_options_of_the_policy_reach_the_sampler(build):
 def test_rows_of_a_batch_are_chosen_for_separately(name):
     policy = Policy(MODELS[name]())
     handle = keystone.attach(policy, k=4, seed=0, check="all")
-    rows = [observation(seed) for seed in range(3)]
-    stacked = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-    to = torch.from_numpy if policy._is_pytorch_model else jax.numpy.asarray
-    batch = Observation(**{key: to(value) for key, value in stacked.items()})
+    batch = rows(3, torch.from_numpy if policy._is_pytorch_model else jax.numpy.asarray)
     chunk = policy._sample_actions("cpu" if policy._is_pytorch_model else jax.random.key(0), batch)
     assert chunk.shape == (3, HORIZON, ACTION_DIM)
     assert handle.last.index.shape == (3,)
@@ -161,8 +158,7 @@ def test_a_torch_model_alone_needs_to_be_told_the_real_dimensions():
         keystone.attach(model, k=4)
     assert type(model) is TorchModel
     handle = keystone.attach(model, k=4, space=keystone.ActionSpace(dims=REAL_DIMS))
-    tensors = {name: torch.from_numpy(value)[None] for name, value in observation().items()}
-    assert model.sample_actions("cpu", Observation(**tensors)).shape == (1, HORIZON, ACTION_DIM)
+    assert model.sample_actions("cpu", rows(1, torch.from_numpy)).shape == (1, HORIZON, ACTION_DIM)
     assert handle.stats["rounds"] == 1
 
 
@@ -246,11 +242,13 @@ def test_a_compiled_torch_sampler_stays_compiled_and_compiles_once_per_k():
         return graph.forward
 
     torch._dynamo.reset()
-    policy = Policy(TorchModel(compiled=lambda method: torch.compile(method, backend=backend, dynamic=False)))
+    model = TorchModel(compiled=lambda method: torch.compile(method, backend=backend, dynamic=False))
+    policy = Policy(model, num_steps=2)
     compiled = policy._sample_actions
     handle = keystone.attach(policy, k=4, seed=0, check="all")
     policy.infer(observation())
     assert handle.session.finding.difference < 1e-5
+    assert handle.path == "plain"
     after_first = len(graphs)
     assert after_first > 0
     policy.infer(observation(1))

@@ -5,11 +5,13 @@ from types import SimpleNamespace
 import jax
 import pytest
 import torch
-from openpi_toys import MODELS, JaxModel, Policy, TorchModel, observation
+from openpi_toys import MODELS, REAL_DIMS, JaxModel, Policy, TorchModel, observation, rows
 
 import keystone
-from keystone.profiling.fingerprint import fingerprint_policy
+from keystone.profiling.auto import FirstRound
+from keystone.profiling.fingerprint import describe_device, fingerprint_policy
 from keystone.profiling.phases import DENOISE, ENCODE, OTHER, SELECT, Watch
+from keystone.profiling.subject import device_of, rows_of
 
 
 class Phases:
@@ -69,10 +71,27 @@ def test_a_compiled_sampler_is_not_compiled_again_to_be_watched():
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_profile(model, tmp_path):
+def test_a_stored_profile_is_found_by_an_automatic_k(model, tmp_path, monkeypatch):
     policy = Policy(MODELS[model]())
-    found = keystone.profile(policy, observation(), k=[2], rounds=2, call=policy.infer, profiles=tmp_path)
-    assert [cost.k for cost in found.costs] == [1, 2]
+    found = keystone.profile(policy, observation(), k=[2], rounds=2, tolerance=1e6, profiles=tmp_path)
+    assert ([cost.k for cost in found.costs], found.batch) == ([1, 2], 1)
+    monkeypatch.setattr(FirstRound, "_measure", lambda *args: pytest.fail("measured again"))
+    handle = keystone.attach(policy, k="auto", profiles=tmp_path)
+    policy.infer(observation())
+    assert handle.k == 2
+
+
+def test_rows_of_a_model_by_itself():
+    model = TorchModel()
+    handle = keystone.attach(model, k=4, space=keystone.ActionSpace(dims=REAL_DIMS))
+    assert rows_of(handle, rows(3, torch.from_numpy)) == 3
+
+
+def test_the_device_is_that_of_the_model_which_a_policy_holds():
+    policy = Policy(TorchModel())
+    handle = keystone.attach(policy, k=4)
+    policy._model.to("meta")
+    assert device_of(handle, observation()) == torch.device("meta")
 
 
 def fingerprint(policy):
@@ -93,5 +112,17 @@ def test_a_profile_holds_for_the_same_steps_weights_and_device(monkeypatch):
     here = all_of_them()
     assert len(set(here)) == 5
     assert all_of_them() == here
-    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(device_kind="another")])
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(device_kind="another", platform="gpu")])
     assert fingerprint(Policy(JaxModel(), num_steps=10)) not in here
+
+
+def test_a_profile_names_the_device_that_jax_computes_on(monkeypatch, tmp_path):
+    handle, host = keystone.attach(Policy(JaxModel()), k=4), torch.device("cpu")
+    torch_handle = keystone.attach(Policy(TorchModel()), k=4)
+    assert describe_device(host, handle) == describe_device(host, torch_handle)
+    assert describe_device(host, handle).endswith("threads (cpu)")
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(device_kind="NVIDIA L4", platform="gpu")])
+    assert describe_device(host, handle) == "NVIDIA L4 (gpu, JAX)"
+    assert describe_device(host, torch_handle).endswith("threads (cpu)")
+    found = keystone.profile(Policy(JaxModel()), observation(), k=[2], rounds=1, profiles=tmp_path)
+    assert found.device == "NVIDIA L4 (gpu, JAX)"

@@ -1,19 +1,23 @@
 """openpi's own client and broker, over a real socket, with a policy that chooses."""
 
 import json
+import logging
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import numpy as np
 import pytest
+import torch
 from openpi_client.action_chunk_broker import ActionChunkBroker
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 from openpi_server import serving
-from openpi_toys import HORIZON, REAL_DIMS, JaxModel, Policy, TorchModel, observation
+from openpi_toys import ACTION_DIM, HORIZON, REAL_DIMS, JaxModel, Policy, TorchModel, observation
 
 import keystone
 from keystone.integrations.openpi import ChoosingPolicy, choosing, main
+from keystone.integrations.openpi_warm_up import made_up_inputs, warm_up
 
 
 @pytest.fixture(params=[TorchModel, JaxModel])
@@ -121,6 +125,69 @@ def test_reset_reaches_the_policy(monkeypatch):
     assert calls == [inner]
 
 
+# ---- before the first request
+
+
+def test_a_warm_up_leaves_nothing_behind_but_what_it_is_for(policy, caplog):
+    inner, rounds = policy._policy, []
+    policy._after = rounds.append
+    state = dict(vars(inner)), torch.get_rng_state()
+    with caplog.at_level(logging.INFO, "keystone"):
+        assert policy.warm_up()
+        assert caplog.text.count("self-check passed") == 1
+        inner.seen.clear()  # the toy's own diary
+        assert (dict(vars(inner)), policy.handle.last, policy.handle.stats["rounds"]) == (state[0], None, 0)
+        assert torch.equal(torch.get_rng_state(), state[1])
+        assert rounds == []
+        policy.infer(observation())
+    assert rounds[0].number == 0
+    assert caplog.text.count("self-check passed") == 1
+
+
+@pytest.mark.parametrize("model", [TorchModel, JaxModel])
+@pytest.mark.parametrize("k", [1, 4])
+def test_replies_are_the_same_with_and_without_a_warm_up(model, k):
+    replies = []
+    for warm in (True, False):
+        torch.manual_seed(0)
+        policy = choosing(Policy(model()), k=k)
+        if warm:
+            policy.warm_up()
+        replies.append(policy.infer(observation())["actions"])
+    np.testing.assert_array_equal(*replies)
+
+
+def test_a_real_observation_of_the_same_layout_compiles_nothing_more(monkeypatch):
+    policy = choosing(Policy(JaxModel()), k=4, seed=0)
+    assert policy.warm_up()
+    real = jax.tree.map(np.ones_like, made_up_inputs(policy._policy._model, share=1.0))
+    monkeypatch.setattr(JaxModel, "traced", 0)
+    policy.infer(real)
+    assert JaxModel.traced == 0
+
+
+def test_a_policy_that_wants_other_inputs_is_served_without_a_warm_up(policy, caplog):
+    inner = policy._policy
+    before, own = inner._input_transform, inner.infer
+    inner.infer = lambda obs: own(obs) if "image" in obs else {}["depth"]
+    with caplog.at_level(logging.WARNING, "keystone"):
+        assert not policy.warm_up()
+    assert "does not suit this policy (KeyError: 'depth')" in caplog.text
+    assert inner._input_transform is before
+    assert policy.infer(observation())["keystone"]["k"] == 8
+
+
+def test_another_object_than_openpis_policy_is_left_as_it_is(caplog):
+    model = TorchModel()
+    before = set(vars(model))
+    handle = keystone.attach(model, k=4, space=keystone.ActionSpace(dims=REAL_DIMS))
+    with caplog.at_level(logging.WARNING, "keystone"):
+        assert not warm_up(handle)
+    assert "expected openpi's Policy, not a KeyStoneTorchModel" in caplog.text
+    keystone.detach(model)
+    assert set(vars(model)) == before
+
+
 # ---- the command in front of openpi's own script
 
 
@@ -174,13 +241,34 @@ def test_the_command_takes_steps_dimensions_and_an_automatic_k(script, monkeypat
     attached = []
     monkeypatch.setattr(ChoosingPolicy, "infer", lambda self, obs: attached.append(self.handle) or {"keystone": 0})
     monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path / "profiles"))
-    assert main(["--k", "auto", "--execute", "2", "--dims", "3", script]) == 0
+    assert main(["--no-warm-up", "--k", "auto", "--execute", "2", "--dims", "3", script]) == 0
     (handle,) = attached
     assert handle.session.tuner is not None  # K is found in the first round
     assert (handle.execute, handle.space) == (2, keystone.ActionSpace(dims=3))
     with pytest.raises(SystemExit, match="2"):
         main(["--k", "many", script])
     assert "'many': expected a whole number or auto" in capsys.readouterr().err
+
+
+def test_the_command_has_all_found_out_when_it_begins_to_serve(script, monkeypatch, tmp_path):
+    attached = []
+    monkeypatch.setattr(ChoosingPolicy, "infer", lambda self, obs: attached.append(self.handle) or {"keystone": 0})
+    monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path / "profiles"))
+    assert main(["--k", "auto", script]) == 0
+    (handle,) = attached
+    assert handle.session.tuner is None  # K is found
+    assert (handle.path, handle.stats["rounds"]) == ("fast", 0)
+
+
+def test_the_command_does_not_serve_what_fails_the_self_check(script, monkeypatch, capsys):
+    def sample_actions(self, device, observation, noise=None, num_steps=10):
+        return torch.zeros(1 if noise is None else len(noise), HORIZON, ACTION_DIM)
+
+    monkeypatch.setattr(TorchModel, "sample_actions", sample_actions)
+    assert main([script]) == 2
+    captured = capsys.readouterr()
+    assert "all candidates are equal" in captured.err
+    assert captured.out == ""
 
 
 def test_the_command_says_what_is_wrong(script, capsys, monkeypatch):

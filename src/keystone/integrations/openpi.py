@@ -3,6 +3,7 @@
 In a script of one's own::
 
     policy = choosing(policy_config.create_trained_policy(config, checkpoint), k=16, execute=5)
+    policy.warm_up()
     WebsocketPolicyServer(policy, port=8000, metadata=policy.metadata).serve_forever()
 
 or in front of openpi's own script, as a command::
@@ -27,6 +28,7 @@ from keystone.attach import attach
 from keystone.errors import KeystoneError
 from keystone.handle import Chosen, Handle
 from keystone.integrations.many_episodes import refuse_memory
+from keystone.integrations.openpi_warm_up import warm_up
 from keystone.integrations.settings import Settings, parse_k
 from keystone.options import DEFAULT_K, DEFAULT_RULE
 from keystone.select import ActionSpace
@@ -90,6 +92,11 @@ class ChoosingPolicy:
             reply[REPLY] = {"k": 1} if self._chosen is None else _plain(self._chosen)
         return reply
 
+    def warm_up(self) -> bool:
+        """Answer a made-up observation before the first request, see `keystone.integrations.openpi_warm_up.warm_up`."""
+        with self._lock:
+            return warm_up(self.handle)
+
     def reset(self) -> None:
         """A new episode begins."""
         self._policy.reset()
@@ -133,6 +140,7 @@ def serve(
     settings: Settings,
     execute: int | None = None,
     space: ActionSpace | None = None,
+    warm: bool = True,
 ) -> None:
     """Run a script that starts openpi's `WebsocketPolicyServer`, with a `ChoosingPolicy` in every server it makes.
 
@@ -142,6 +150,7 @@ def serve(
         settings: of KeyStone.
         execute: steps of a chunk that clients execute; None for all.
         space: what counts in distances, where the policy does not tell.
+        warm: have the policy answer a made-up observation before the server begins.
     """
     if execute is not None:
         whole("execute", execute)
@@ -158,7 +167,10 @@ def serve(
     def begin_choosing(self: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
         handle = settings.attach(policy, space)
         handle.execute = execute
-        begin(self, ChoosingPolicy(policy, handle), *args, **kwargs)
+        chooser = ChoosingPolicy(policy, handle)
+        if warm:
+            chooser.warm_up()
+        begin(self, chooser, *args, **kwargs)
 
     before = sys.argv, sys.path[:]
     server.__init__ = begin_choosing
@@ -190,13 +202,19 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--k", type=_candidates, help="candidates per round, or auto (default: KEYSTONE_K, or 16)")
     parser.add_argument("--execute", type=int, help="steps of a chunk that the client executes (default: all)")
     parser.add_argument("--dims", type=int, help="real action dimensions, where the policy does not tell")
+    parser.add_argument(
+        "--warm-up",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compile and check with a made-up observation before the server begins (default: yes)",
+    )
     parser.add_argument("script", help="openpi's scripts/serve_policy.py, or one like it")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     given = parser.parse_args(args)
     try:
         settings = Settings(k=given.k).over(Settings.from_environment())
         space = None if given.dims is None else ActionSpace(dims=given.dims)
-        serve(given.script, given.arguments, settings, given.execute, space)
+        serve(given.script, given.arguments, settings, given.execute, space, given.warm_up)
     except (KeystoneError, ValueError) as error:
         sys.stderr.write(f"keystone: {error}\n")
         return 2

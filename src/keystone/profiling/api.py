@@ -61,7 +61,7 @@ def profile(
 
     Args:
         policy: an object that `keystone.attach` takes, or the name or folder of a policy (see `keystone eval`).
-        observation: what the policy is called with, a whole batch; made up where the policy is given by name.
+        observation: what the policy is called with, a whole batch if it takes one; made up where the policy is given by name.
         k: numbers of candidates; 1 is always measured.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
         budget_ms: how long a round may take; then the K within it is the best.
@@ -70,7 +70,8 @@ def profile(
         device: where a policy given by name runs; default what its checkpoint says.
         concurrent: how many clients share the device: as many less one other processes make rounds with the same K all the
             time. Measured in turn with being alone. Needs a policy given by name.
-        call: how to call the policy; default ``policy.select_action(observation)``, else ``policy(observation)``.
+        call: how to call the policy; default ``policy.select_action(observation)``, else ``policy.infer(observation)``, else
+            ``policy(observation)``.
         out: folder for rounds.jsonl and profile.json. An interrupted profile goes on from there.
         fresh: do not go on, begin anew.
         profiles: folder in which `keystone.attach(policy, k="auto")` finds the profile; default see `docs/profile.md`.
@@ -110,14 +111,13 @@ def profile(
         raise KeystoneError("observation: give what the policy is called with, keystone.profile(policy, observation)")
     elif batch is not None or device is not None:
         raise KeystoneError("batch and device are for a policy given by name; here the observation and the policy say")
-    place = device_of(policy, observation)
-    rows = rows_of(observation)
     plan = Plan(ks, rounds, (1, concurrent) if concurrent > 1 else (1,))
     with contextlib.ExitStack() as stack:
         handle = stack.enter_context(_attached(policy, options))
+        place, rows = device_of(handle, observation), rows_of(handle, observation)
         fingerprint = fingerprint_policy(handle, place, rows)
         packages = versions(handle)
-        header = {"policy": name, "device": describe_device(place), "versions": packages, "batch": rows,
+        header = {"policy": name, "device": describe_device(place, handle), "versions": packages, "batch": rows,
                   "fingerprint": fingerprint, "k": list(ks), "clients": list(plan.clients)}  # fmt: skip
         folder = None if out is None else Path(out)
         journal = Journal(folder and folder / JOURNAL, header, fresh)
@@ -129,7 +129,7 @@ def profile(
         subject = Subject(handle, *round_of(policy, observation, call), place)
         facts = measure(subject, plan, journal, neighbours, progress)
     found = Profile(
-        name, f"{handle.adapter}, {facts.path} path", rows, describe_device(place), packages, fingerprint,
+        name, f"{handle.adapter}, {facts.path} path", rows, describe_device(place, handle), packages, fingerprint,
         costs_of(complete(plan, journal, ks), journal.peaks), meter_for(place).title, tolerance, budget_ms, journal.stopped,
         MIXED if facts.mixed else "", facts.date,
     )  # fmt: skip

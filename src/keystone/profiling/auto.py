@@ -103,7 +103,7 @@ class FirstRound:
         rounds = [{k: timed(k) for k in ks} for _ in range(ROUNDS)]
         name, adapter = type(self._handle.session.owner).__name__, f"{self._handle.adapter}, {self._handle.path} path"
         return Profile(
-            name, adapter, batch, describe_device(device), versions(self._handle), fingerprint,
+            name, adapter, batch, describe_device(device, self._handle), versions(self._handle), fingerprint,
             costs_of({(1, k): [one[k] for one in rounds] for k in ks}, {}), "not measured", stopped=stopped,
             note="Made in the first round: of the call, only encoder, sampler and choice are in it.",
             date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),

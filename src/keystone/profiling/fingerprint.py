@@ -39,15 +39,17 @@ def fingerprint_policy(handle: Handle, device: torch.device, batch: int | None) 
         "cost": handle.sampler.cost(owner),
         "path": [handle.session.fast, handle.session.compile],
         "settings": _numbers(getattr(owner, "config", None)),
-        "device": describe_device(device),
+        "device": describe_device(device, handle),
         "versions": versions(handle),
         "batch": batch,
     }
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def describe_device(device: torch.device) -> str:
-    """The name of a GPU; of a processor with the threads that torch uses."""
+def describe_device(device: torch.device, handle: Handle) -> str:
+    """The name of a GPU; of a processor with the threads that torch uses; of what an attached policy runs on without torch."""
+    if other := handle.sampler.device(handle.session.owner):
+        return other
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} ({device.type})"
     if device.type == "cpu":

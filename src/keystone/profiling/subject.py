@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from keystone.errors import KeystoneError
+from keystone.handle import Handle
 
 
 def load_subject(name: str, device: str | None, batch: int) -> tuple[Any, Any]:
@@ -58,38 +60,44 @@ def round_of(
     """How a policy gets ready for a round, and how it makes one.
 
     Args:
-        policy: with ``select_action`` as LeRobot's have it, or one that is called with an observation.
+        policy: with ``select_action`` as LeRobot's have it or ``infer`` as openpi's, or one that is called with an observation.
         observation: as it takes it.
         call: how to call it, if it is neither.
     """
     if call is not None:
         return lambda: None, lambda: call(observation)
-    if callable(getattr(policy, "select_action", None)):
+    act = getattr(policy, "select_action", None) or getattr(policy, "infer", None)
+    if act is not None:
         reset = getattr(policy, "reset", lambda: None)  # or it would serve the rest of the last chunk from its queue
-        return reset, lambda: policy.select_action(dict(observation))
+        return reset, lambda: act(dict(observation))
     if callable(policy):
         return lambda: None, lambda: policy(observation)
     raise KeystoneError(
-        f"a {type(policy).__name__} has no select_action and cannot be called: say how to, keystone.profile(policy, "
-        "observation, call=policy.act)"
+        f"a {type(policy).__name__} has neither select_action nor infer and cannot be called: say how to, "
+        "keystone.profile(policy, observation, call=policy.act)"
     )
 
 
-def device_of(policy: Any, observation: Any) -> torch.device:
-    """Where a policy's weights are; without weights, where the observation is."""
+def device_of(handle: Handle, observation: Any) -> torch.device:
+    """Where the weights of an attached policy are, or of what it holds; without weights, where the observation is."""
     from torch.utils._pytree import tree_leaves
 
-    weights = policy.parameters() if isinstance(policy, torch.nn.Module) else ()
-    for tensor in (*weights, *tree_leaves(observation)):
+    owner = handle.session.owner
+    modules = [owner, *(module for module, _ in handle.sampler.seams(owner))]
+    weights = (weight for module in modules if isinstance(module, torch.nn.Module) for weight in module.parameters())
+    for tensor in itertools.chain(weights, tree_leaves(observation)):
         if isinstance(tensor, torch.Tensor):
             return tensor.device
     return torch.device("cpu")
 
 
-def rows_of(observation: Any) -> int | None:
-    """B, the number of rows of an observation's first tensor or array."""
+def rows_of(handle: Handle, observation: Any) -> int | None:
+    """B of an attached policy's observation: what its adapter says, or the number of rows of the first tensor or array."""
     from torch.utils._pytree import tree_leaves
 
+    known = handle.sampler.rows(handle.session.owner, observation)
+    if known is not None:
+        return known
     for value in tree_leaves(observation):
         if getattr(value, "ndim", 0):
             return int(value.shape[0])

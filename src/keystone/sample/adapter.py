@@ -91,6 +91,14 @@ class Adapter:
         """
         return None
 
+    def rows(self, policy: Any, observation: Any) -> int | None:
+        """B of an observation as the policy is called with it, where that is not the length of its first tensor; else None."""
+        return None
+
+    def device(self, policy: Any) -> str:
+        """What the policy runs on, for profiles, where that is not a device of torch's; else an empty text."""
+        return ""
+
     def config(self, policy: Any) -> Any:
         """Where `window` looks: the policy's configuration, or whatever of it knows the robot."""
         return getattr(policy, "config", None)

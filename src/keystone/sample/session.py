@@ -275,8 +275,10 @@ class Session:
         log.warning("KeyStone: the fast path is not used, candidates are drawn on the plain one: %s", problem)
 
     def step(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """A denoising step as a seam should call it: compiled, where that was asked for. Give a function that lives on."""
-        if not self.compile:
+        """A denoising step as a seam should call it: compiled, where that was asked for and the sampler around it is not.
+        Give a function that lives on.
+        """
+        if not self.compile or torch.compiler.is_compiling():
             return function
         with self.lock:
             if function not in self.compiled:

@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Seam
 from keystone.sample.adapters.openpi_policy import OpenPiFamily, is_policy
 from keystone.sample.adapters.packing import pack
+from keystone.sample.adapters.pi_step import PiStep
 from keystone.sample.hook import Hook
+from keystone.sample.shared.rounds import sharing
 from keystone.sample.widen import widen
 
 
@@ -24,23 +25,30 @@ def _sample(
     if noise is not None or session.untouched:  # the caller's own noise: nothing to choose from
         return own(device, observation, noise=noise, **options)
 
+    compiled = not inspect.ismethod(own)
+
     def draw(noise: Tensor, k: int) -> Tensor:
         candidates = own(device, observation, noise=noise, **options)
         # With CUDA graphs the result lives in memory that the next call writes to.
-        return candidates if inspect.ismethod(own) else candidates.clone()
+        return candidates.clone() if compiled else candidates
+
+    def fast(noise: Tensor, k: int) -> Tensor:
+        with sharing():  # which `denoise_step` asks for
+            return draw(noise, k)
 
     return session.round(
         # The self-check replaces what is drawn inside, so the method must not be compiled.
         lambda: vars(OpenPiSeam)["sample_actions"].from_class(model)(device, observation, **options),
         draw,
+        fast=None if compiled else fast,  # what is kept from step to step would be compiled into the sampler
         batch=observation.state.shape[0],
         shape=(model.config.action_horizon, model.config.action_dim),
         device=device,
     )
 
 
-class OpenPiSeam(Seam):
-    """On the model: its own sampler with noise of B * K rows, and a denoising step that packs them behind one prefix."""
+class OpenPiSeam(PiStep):
+    """On the model: its own sampler with noise of B * K rows, and a denoising step that packs or folds them."""
 
     sample_actions = Hook(_sample)
 
@@ -50,7 +58,18 @@ class OpenPiSeam(Seam):
         k = x_t.shape[0] // prefix_pad_masks.shape[0]
         if k == 1:
             return super().denoise_step(state, prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
-        tokens, padding, blocks, condition = self.embed_suffix(widen(state, k), x_t, widen(timestep, k))
+        suffix = self.embed_suffix(widen(state, k), x_t, widen(timestep, k))
+        return self._velocity(suffix, prefix_pad_masks, past_key_values, x_t.shape[1])
+
+    def _packed(
+        self,
+        tokens: Tensor,
+        padding: Tensor,
+        blocks: Tensor,
+        condition: Tensor | None,
+        prefix_pad_masks: Tensor,
+        past_key_values: Any,
+    ) -> Tensor:
         packed = pack(tokens, padding, blocks, prefix_pad_masks)
         experts = self.paligemma_with_expert
         experts.gemma_expert.model.config._attn_implementation = "eager"
@@ -60,13 +79,9 @@ class OpenPiSeam(Seam):
             past_key_values=past_key_values,  # read, not appended to: openpi's attention appends only with use_cache
             inputs_embeds=[None, packed.tokens],
             use_cache=False,
-            adarms_cond=[
-                None,
-                None if condition is None else condition[::k],
-            ],  # of the time, which all candidates share
+            adarms_cond=[None, condition],
         )
-        hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -self.config.action_horizon :]
-        return self.action_out_proj(hidden.to(torch.float32))
+        return hidden
 
 
 class OpenPiPolicySeam(Seam):
@@ -79,14 +94,18 @@ class OpenPiAdapter(OpenPiFamily):
     """π0 and π0.5 in openpi's PyTorch code."""
 
     name = "openpi"
-    shares = "keys and values of the prefix (packed: one copy, whatever K)"
+    shares = "keys and values of the prefix (one copy, whatever K)"
     pytorch = True
+    compiles = True
 
     def owns_model(self, model: Any) -> bool:
         config = getattr(model, "config", None)  # LeRobot's model has the same methods, and a chunk_size instead
         return all(
             hasattr(model, name) for name in ("sample_actions", "denoise_step", "paligemma_with_expert")
         ) and all(hasattr(config, name) for name in ("action_horizon", "action_dim"))
+
+    def module(self, policy: Any) -> Any:
+        return _model(policy)
 
     def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
         if is_policy(policy):

@@ -85,6 +85,11 @@ def _weights(model: Any) -> list[list[Any]]:
     ]
 
 
+def _device() -> Any:
+    """Where JAX computes unless told otherwise."""
+    return sys.modules["jax"].devices()[0]
+
+
 class OpenPiJaxSeam(Seam):
     """On the `Policy`, which holds the jitted sampler of its model."""
 
@@ -114,7 +119,12 @@ class OpenPiJaxAdapter(OpenPiFamily):
 
     def cost(self, policy: Any) -> Any:
         """Also the weights, which torch does not see, and the device, which is not torch's."""
-        return [*super().cost(policy), _weights(policy._model), sys.modules["jax"].devices()[0].device_kind]
+        return [*super().cost(policy), _weights(policy._model), _device().device_kind]
+
+    def device(self, policy: Any) -> str:
+        """JAX's default device; the host, which both share, is described as it always is."""
+        device = _device()
+        return "" if device.platform == "cpu" else f"{device.device_kind} ({device.platform}, JAX)"
 
     def refuse(self, policy: Any) -> str:
         if not is_policy(policy):

@@ -51,6 +51,13 @@ class OpenPiFamily(Adapter):
         sizes = model.config if self.pytorch else model
         return [repr(getattr(policy, "_sample_kwargs", None)), int(sizes.action_horizon), int(sizes.action_dim)]
 
+    def rows(self, policy: Any, observation: Any) -> int | None:
+        """One for a `Policy`, which takes observations without a batch dimension."""
+        if is_policy(policy):
+            return 1
+        state = getattr(observation, "state", None)
+        return None if state is None else int(state.shape[0])
+
     def config(self, policy: Any) -> Chunk:
         model = policy._model if is_policy(policy) else policy
         sizes = model.config if self.pytorch else model

@@ -5,34 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from keystone.sample.adapters.packing import PackedAdapter, PackedSeam, pack, share_cache, visible_among
-from keystone.sample.shared.gemma import denoise, prepare
-from keystone.sample.shared.rounds import is_sharing, once_per_round
+from keystone.sample.adapters.packing import PackedAdapter, PackedSeam, pack, share_cache
+from keystone.sample.adapters.pi_step import PiStep
 from keystone.sample.widen import widen
 
 
-class PiSeam(PackedSeam):
+class PiSeam(PiStep, PackedSeam):
     """The step that π0 and π0.5 share."""
-
-    def _velocity(self, suffix: tuple[Any, ...], prefix_pad_masks: Tensor, past_key_values: Any) -> Tensor:
-        """The velocity (B * K, chunk_size, max_action_dim) of suffixes as `embed_suffix` returns them."""
-        tokens, padding, blocks, condition = suffix
-        if condition is not None:  # of the time step, which all candidates of a row share
-            condition = condition[:: tokens.shape[0] // prefix_pad_masks.shape[0]]
-        if is_sharing():
-            expert = self.paligemma_with_expert.gemma_expert.model
-            visible = visible_among(padding[:1], blocks[:1])[0]
-            shared = once_per_round(lambda: prepare(expert, prefix_pad_masks, past_key_values, visible))
-            hidden = self._keystone.step(denoise)(shared, tokens, condition)
-        else:
-            hidden = self._keystone.step(PiSeam._packed)(
-                self, tokens, padding, blocks, condition, prefix_pad_masks, past_key_values
-            )
-        hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -self.config.chunk_size :]
-        return self.action_out_proj(hidden.to(torch.float32))
 
     def _packed(
         self,
@@ -43,7 +24,6 @@ class PiSeam(PackedSeam):
         prefix_pad_masks: Tensor,
         past_key_values: Any,
     ) -> Tensor:
-        """The expert's own code on packed suffixes: (B, K * S, E)."""
         from lerobot.policies.common.vla_utils import prepare_attention_masks_4d
 
         packed = pack(tokens, padding, blocks, prefix_pad_masks)
@@ -87,7 +67,7 @@ class Pi0Seam(PiSeam):
         if k == 1:
             return super().denoise_step(state, prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
         suffix = self.embed_suffix(widen(state, k), x_t, timestep)
-        return self._velocity(suffix, prefix_pad_masks, past_key_values)
+        return self._velocity(suffix, prefix_pad_masks, past_key_values, x_t.shape[1])
 
 
 class Pi05Seam(PiSeam):
@@ -112,7 +92,7 @@ class Pi05Seam(PiSeam):
     def denoise_step(self, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor) -> Tensor:
         if x_t.shape[0] == prefix_pad_masks.shape[0]:
             return super().denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
-        return self._velocity(self.embed_suffix(x_t, timestep), prefix_pad_masks, past_key_values)
+        return self._velocity(self.embed_suffix(x_t, timestep), prefix_pad_masks, past_key_values, x_t.shape[1])
 
 
 class Pi0Adapter(PackedAdapter):

@@ -1,0 +1,56 @@
+"""A denoising step of π0 and π0.5 for K candidates on one prefix: what LeRobot's code and openpi's have in common."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone.sample.adapter import Seam
+from keystone.sample.adapters.packing import visible_among
+from keystone.sample.shared.gemma import denoise, prepare
+from keystone.sample.shared.rounds import is_sharing, once_per_round
+
+
+class PiStep(Seam):
+    """On the model, which has a ``paligemma_with_expert`` and an ``action_out_proj``."""
+
+    def _velocity(self, suffix: tuple[Any, ...], prefix_pad_masks: Tensor, past_key_values: Any, steps: int) -> Tensor:
+        """The velocity (B * K, T, D) of suffixes as `embed_suffix` returns them, the last ``steps`` tokens of each."""
+        tokens, padding, blocks, condition = suffix
+        if condition is not None:  # of the time, which all candidates of a row share
+            condition = condition[:: tokens.shape[0] // prefix_pad_masks.shape[0]]
+        # A sampler that is compiled as a whole takes the plain path, and asking which it is would break its graph.
+        if not torch.compiler.is_compiling() and is_sharing():
+            expert = self.paligemma_with_expert.gemma_expert.model
+            visible = visible_among(padding[:1], blocks[:1])[0]
+            shared = once_per_round(lambda: prepare(expert, prefix_pad_masks, _by_layer(past_key_values), visible))
+            hidden = self._keystone.step(denoise)(shared, tokens, condition)
+        else:
+            hidden = self._keystone.step(type(self)._packed)(
+                self, tokens, padding, blocks, condition, prefix_pad_masks, past_key_values
+            )
+        hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -steps:]
+        return self.action_out_proj(hidden.to(torch.float32))
+
+    def _packed(
+        self,
+        tokens: Tensor,
+        padding: Tensor,
+        blocks: Tensor,
+        condition: Tensor | None,
+        prefix_pad_masks: Tensor,
+        past_key_values: Any,
+    ) -> Tensor:
+        """The expert's own code on packed suffixes: (B, K * S, E)."""
+        raise NotImplementedError
+
+
+def _by_layer(cache: Any) -> Any:
+    """A cache as transformers has them today (``cache.layers[0].keys``): openpi pins a version with ``cache.key_cache[0]``."""
+    if hasattr(cache, "layers"):
+        return cache
+    pairs = zip(cache.key_cache, cache.value_cache, strict=True)
+    return SimpleNamespace(layers=[SimpleNamespace(keys=keys, values=values) for keys, values in pairs])
