@@ -20,7 +20,7 @@ import keystone
 from keystone.errors import KeystoneError
 from keystone.handle import Chosen, Handle
 from keystone.sample import session as session_module
-from keystone.sample.adapters import ADAPTERS, mot_flow
+from keystone.sample.adapters import ADAPTERS, mot_flow, xvla
 from keystone.sample.check import TOLERANCES, count_calls
 from keystone.sample.noise import GivenNoise, initial_noise
 from keystone.sample.session import Drawn
@@ -569,19 +569,18 @@ def test_check_notices_a_wrong_context(name: str, policy: Any, monkeypatch: pyte
 @pytest.mark.xdist_group("xvla")
 @pytest.mark.parametrize("name", ["xvla"])
 def test_check_notices_a_second_encoding(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seam = ADAPTERS[name].seam
-    forward_vlm, denoise, seen = policy.model.forward_vlm, seam._denoise, []
+    forward_vlm, denoise, seen = policy.model.forward_vlm, xvla.denoise, []
 
     def spy(*args: Any) -> Any:
         seen.append(args)
         return forward_vlm(*args)
 
-    def wasteful(self: Any, *args: Any, **kwargs: Any) -> Tensor:
-        self.forward_vlm(*seen[0])
-        return denoise(self, *args, **kwargs)
+    def wasteful(model: Any, *args: Any, **kwargs: Any) -> Tensor:
+        model.forward_vlm(*seen[0])
+        return denoise(model, *args, **kwargs)
 
     monkeypatch.setitem(vars(policy.model), "forward_vlm", spy)
-    monkeypatch.setattr(seam, "_denoise", wasteful)
+    monkeypatch.setattr(xvla, "denoise", wasteful)
     keystone.attach(policy, k=4, seed=0)
     with pytest.raises(KeystoneError, match="forward_vlm was called 2 times for 4 candidates, 1 for one"):
         POLICIES[name].predict(policy, POLICIES[name].batch())

@@ -285,13 +285,6 @@ def test_a_delay_moves_the_executed_steps(wide):
     assert counted(handle, delay=2) == ([3, 4, 5, 6, 7], REAL)
 
 
-def test_a_space_made_by_the_handle(wide):
-    handle = keystone.attach(wide, k=4, execute=4)
-    for whole, steps in ((True, range(12)), (False, range(1, 5))):
-        handle.space = handle.space_with(whole=whole, gripper=6)
-        assert counted(handle) == (list(steps), REAL)
-
-
 def test_rules_that_look_back_look_past_what_is_executed(wide, caplog):
     """Steps that count are not steps that are executed: only `execute` and the policy say those."""
     for options, executed in (({"space": ActionSpace(steps=2)}, 10), ({"execute": 3}, 3)):

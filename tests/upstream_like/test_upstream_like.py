@@ -152,10 +152,7 @@ def test_the_self_check_refuses_a_loop_that_has_changed(case: str, monkeypatch: 
     model = built(case)
     adapter = keystone.attach(model, k=4, **CASES[case].options).sampler
     ((_, seam),) = adapter.seams(model)
-    if hasattr(seam, "_denoise"):
-        monkeypatch.setattr(seam, "_denoise", lambda self, noise, *args, **kwargs: 0.5 * noise)
-    else:
-        monkeypatch.setattr(f"{seam.__module__}.denoise", lambda head, noise, *args, **kwargs: 0.5 * noise)
+    monkeypatch.setattr(f"{seam.__module__}.denoise", lambda model, noise, *args, **kwargs: 0.5 * noise)
     with pytest.raises(KeystoneError, match=r"self-check failed"):
         asked(case)()
 
