@@ -9,6 +9,8 @@ ifeq ($(shell uname),Linux)
 export MUJOCO_GL ?= egl
 endif
 export SDL_VIDEODRIVER ?= dummy
+# Where this is set, each of the many processes that tests start would compile LeRobot from source, which takes 20 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test check test-core test-upstream bench bench-quick bench-upstream format clean
 
