@@ -73,7 +73,7 @@ def test_a_compiled_sampler_is_not_compiled_again_to_be_watched():
 @pytest.mark.parametrize("model", MODELS)
 def test_a_stored_profile_is_found_by_an_automatic_k(model, tmp_path, monkeypatch):
     policy = Policy(MODELS[model]())
-    found = keystone.profile(policy, observation(), k=[2], rounds=2, tolerance=1e6, profiles=tmp_path)
+    found = keystone.profile(policy, observation(), k=[2], rounds=5, tolerance=1e6, profiles=tmp_path)
     assert ([cost.k for cost in found.costs], found.batch) == ([1, 2], 1)
     monkeypatch.setattr(FirstRound, "_measure", lambda *args: pytest.fail("measured again"))
     handle = keystone.attach(policy, k="auto", profiles=tmp_path)

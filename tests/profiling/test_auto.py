@@ -35,7 +35,7 @@ def test_the_first_round_finds_k_and_keeps_the_profile(timed, stored):
 
 
 def test_a_stored_profile_is_used(timed, caplog):
-    found = keystone.profile(timed, OBSERVATION, rounds=2, budget_ms=40)
+    found = keystone.profile(timed, OBSERVATION, rounds=5, budget_ms=40)
     timed.sampled.clear()
     handle = keystone.attach(timed, k="auto")
     with caplog.at_level(logging.INFO, "keystone"):
@@ -47,31 +47,31 @@ def test_a_stored_profile_is_used(timed, caplog):
 
 def test_a_policy_that_waits_for_its_k_can_be_profiled(timed):
     handle = keystone.attach(timed, k="auto")
-    assert keystone.profile(timed, OBSERVATION, k=(8, 16), rounds=2, budget_ms=40).best() == 16
+    assert keystone.profile(timed, OBSERVATION, k=(8, 16), rounds=5, budget_ms=40).best() == 16
     timed(OBSERVATION)
     assert handle.k == 16
 
 
 def test_a_profile_holds_for_the_same_policy_device_and_batch_only(timed, clock, stored):
-    keystone.profile(timed, OBSERVATION, k=(4,), rounds=2)
-    keystone.profile(timed, torch.zeros(2, 2), k=(4,), rounds=2)
+    keystone.profile(timed, OBSERVATION, k=(4,), rounds=5)
+    keystone.profile(timed, torch.zeros(2, 2), k=(4,), rounds=5)
     other = Timed(clock)
     other.bias = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
-    keystone.profile(other, OBSERVATION, k=(4,), rounds=2)
+    keystone.profile(other, OBSERVATION, k=(4,), rounds=5)
     slower = Timed(clock)
     slower.config.num_steps = 50
-    keystone.profile(slower, OBSERVATION, k=(4,), rounds=2)
+    keystone.profile(slower, OBSERVATION, k=(4,), rounds=5)
     assert len(list(stored.glob("*.json"))) == 4
     trained = Timed(clock)
     trained.bias.data += 1  # other weights cost the same
-    keystone.profile(trained, OBSERVATION, k=(4,), rounds=2)
+    keystone.profile(trained, OBSERVATION, k=(4,), rounds=5)
     assert len(list(stored.glob("*.json"))) == 4
 
 
 def test_what_else_a_program_has_imported_makes_no_difference(timed, stored, monkeypatch):
     for name in ("lerobot", "transformers", "numba"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    keystone.profile(timed, OBSERVATION, k=(4,), rounds=2)
+    keystone.profile(timed, OBSERVATION, k=(4,), rounds=5)
     for name in ("lerobot", "transformers", "numba"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     timed.sampled.clear()

@@ -26,11 +26,16 @@ def policy(tmp_path_factory):
 def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored):
     arguments = ["profile", policy, "--k", "2", "4", "--rounds", "3", "--batch", "2", "--out", str(tmp_path)]
     assert main(arguments) == 0
+    assert 'not kept for k="auto": 3 rounds' in capsys.readouterr().out
+    assert not list(stored.glob("*.json"))
+    arguments[arguments.index("3")] = "5"  # goes on with two more
+    assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "batch 2" in printed
+    assert f'kept for k="auto" in {stored}' in printed
     assert "Largest K within 5% of K = 1" in printed
     found = Profile.from_dict(json.loads((tmp_path / "profile.json").read_text()))
-    assert [(cost.k, cost.rounds) for cost in found.costs] == [(1, 3), (2, 3), (4, 3)]
+    assert [(cost.k, cost.rounds) for cost in found.costs] == [(1, 5), (2, 5), (4, 5)]
     assert all(0 < cost.median <= cost.p99 and cost.peak > 10 for cost in found.costs)
     assert str(found) in (tmp_path / "profile.md").read_text()
     with Image.open(tmp_path / "profile.png") as image:

@@ -28,8 +28,8 @@ def run(
 ) -> None:
     """Measure latency and memory of a round against K, and find the largest K worth having.
 
-    All K take turns, round after round; warm-up does not count. The result is also kept where `keystone.attach(policy,
-    k="auto")` finds it. Interrupted, the same command goes on where it stopped.
+    All K take turns, round after round; warm-up does not count. With five rounds or more the result is also kept where
+    `keystone.attach(policy, k="auto")` finds it. Interrupted, the same command goes on where it stopped.
 
     Args:
         policy: one that comes with KeyStone, a folder that `keystone train` or LeRobot wrote, or LeRobot's name on the hub.
@@ -47,6 +47,7 @@ def run(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from keystone.profiling.api import check_arguments, profile
+    from keystone.profiling.store import ENOUGH, profiles_folder
     from keystone.report.cost import draw_cost
     from keystone.report.style import save
 
@@ -74,6 +75,10 @@ def run(
     (folder / "profile.md").write_text(str(found) + "\n")
     paths = save(draw_cost(found), folder, "profile")
     console.print(f"wrote {', '.join(path.name for path in paths)}, profile.md and profile.json to {folder}")
+    if rounds < ENOUGH:
+        console.print(f'not kept for k="auto": {rounds} rounds of each K are a trial, --rounds {ENOUGH} or more count')
+    else:
+        console.print(f'kept for k="auto" in {profiles_folder()}')
 
 
 def advice(found: Profile) -> str:

@@ -21,7 +21,7 @@ from keystone.profiling.measure import Plan, Subject, complete, measure
 from keystone.profiling.memory import meter_for
 from keystone.profiling.neighbours import Processes
 from keystone.profiling.result import TOLERANCE, Profile, costs_of
-from keystone.profiling.store import profiles_folder, save_profile
+from keystone.profiling.store import ENOUGH, profiles_folder, save_profile
 from keystone.profiling.subject import device_of, load_subject, round_of, rows_of
 from keystone.sample.noise import aside
 from keystone.select.rules.checks import whole
@@ -74,7 +74,8 @@ def profile(
             ``policy(observation)``.
         out: folder for rounds.jsonl and profile.json. An interrupted profile goes on from there.
         fresh: do not go on, begin anew.
-        profiles: folder in which `keystone.attach(policy, k="auto")` finds the profile; default see `docs/profile.md`.
+        profiles: folder in which `keystone.attach(policy, k="auto")` finds the profile, unless it has fewer than five rounds;
+            default see `docs/profile.md`.
         progress: is called with the numbers of measurements done and planned.
         **options: of `keystone.attach`; not with other clients, which do not know them.
 
@@ -133,7 +134,8 @@ def profile(
         costs_of(complete(plan, journal, ks), journal.peaks), meter_for(place).title, tolerance, budget_ms, journal.stopped,
         MIXED if facts.mixed else "", facts.date,
     )  # fmt: skip
-    save_profile(found, profiles_folder(profiles))
+    if rounds >= ENOUGH:
+        save_profile(found, profiles_folder(profiles))
     if folder is not None:
         with written_whole(folder / RESULT) as draft:
             draft.write_text(json.dumps(found.as_dict(), indent=2) + "\n")

@@ -20,14 +20,13 @@ from keystone.profiling.fingerprint import describe_device, fingerprint_policy, 
 from keystone.profiling.measure import is_out_of_memory
 from keystone.profiling.phases import DENOISE, ENCODE, PHASES, SELECT
 from keystone.profiling.result import TOLERANCE, Profile, costs_of
-from keystone.profiling.store import find_profile, profiles_folder, save_profile
+from keystone.profiling.store import ENOUGH, find_profile, profiles_folder, save_profile
 from keystone.sample.adapter import Seam
 from keystone.sample.session import Drawn
 
 log = logging.getLogger("keystone")
 
 KS = (1, 4, 8, 16, 32)
-ROUNDS = 5
 #: A K that takes this much longer than allowed is not near the limit: larger ones are not tried.
 HOPELESS = 1.5
 
@@ -100,7 +99,7 @@ class FirstRound:
             return {**dict.fromkeys(PHASES, 0.0), **clock.stop()}
 
         ks, stopped = _worth_trying(timed)
-        rounds = [{k: timed(k) for k in ks} for _ in range(ROUNDS)]
+        rounds = [{k: timed(k) for k in ks} for _ in range(ENOUGH)]
         name, adapter = type(self._handle.session.owner).__name__, f"{self._handle.adapter}, {self._handle.path} path"
         return Profile(
             name, adapter, batch, describe_device(device, self._handle), versions(self._handle), fingerprint,

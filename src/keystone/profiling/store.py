@@ -14,6 +14,8 @@ log = logging.getLogger("keystone")
 
 #: In the environment: the folder of stored profiles.
 VARIABLE = "KEYSTONE_PROFILES"
+#: Rounds of each K from which on a profile is kept: fewer are a trial, and would decide about K for good.
+ENOUGH = 5
 
 
 def profiles_folder(given: str | os.PathLike[str] | None = None) -> Path:
