@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from benchmarks.machine import describe
@@ -27,6 +28,7 @@ POLICY, ENV = "metaworld-mixed", "metaworld"
 
 def main(quick: bool, work: Path = Path("out/closed_loop")) -> None:
     """Run and write; the runs are kept in a folder."""
+    torch.set_num_threads(1)
     console = Console()
     found = {"machine": describe("make bench"), "throughput": throughput(work, quick, console)}
     console.print(f"wrote {write_json('closed_loop', found, quick)}")

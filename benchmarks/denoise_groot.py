@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks import denoising
-from benchmarks.timing import interleave_once, ratio
+from benchmarks.timing import interleave_once, ratio, spread
 
 BLOCKS, WIDTH, CONTEXT_WIDTH, TEXT_TOKENS = 4, 1536, 2048, 30
 #: Buckets of time of the four steps, as the action head counts them.
@@ -82,6 +82,7 @@ def loop_row(
         "candidate_tokens": tokens,
         "rounds": rounds,
         "ratio": ratio(seconds, "authors", "fast"),
+        "range": spread(seconds, "authors", "fast"),
         **({"compiled_ratio": ratio(seconds, "authors", "compiled")} if compiled else {}),
         "authors_over_single": ratio(seconds, "authors", "single"),
         "fast_over_single": ratio(seconds, "fast", "single"),
@@ -122,6 +123,7 @@ def embodiment_row(k: int, horizon: int, rounds: int) -> dict[str, Any]:
         "k": k,
         "rounds": rounds,
         "ratio": ratio(seconds, "authors", "fast"),
+        "range": spread(seconds, "authors", "fast"),
         "authors_over_single": ratio(seconds, "authors", "single"),
         "fast_over_single": ratio(seconds, "fast", "single"),
         "difference": max(float((own - folded.view_as(own)).abs().max()) for own, folded in pairs),
@@ -134,7 +136,6 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
     """One for each case."""
     import torch
 
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     network = build_network()
     cases = [(4, 286, 17)]

@@ -13,17 +13,14 @@ import argparse
 import contextlib
 import contextvars
 import copy
-import ctypes
-import gc
 import json
-import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.output import write_json
-from benchmarks.timing import interleave_once, ratio
+from benchmarks.timing import interleave_once, ratio, spread
 
 #: Tokens at the end of the prefix that are padding, as behind an instruction that is shorter than the longest.
 PADDING = 10
@@ -31,8 +28,11 @@ PADDING = 10
 
 def run(name: str, rows: Callable[[bool], Iterable[dict[str, Any]]], quick: bool) -> Path:
     """Measure, and write ``{"machine": …, "rows": […]}`` to benchmarks/results, or to its folder ``quick``."""
+    import torch
+
     from benchmarks.machine import describe
 
+    torch.set_num_threads(1)
     command = f"python -m benchmarks.{name}{' --quick' if quick else ''}"
     found: dict[str, Any] = {"machine": describe(command), "rows": []}
     for row in rows(quick):
@@ -44,10 +44,9 @@ def run(name: str, rows: Callable[[bool], Iterable[dict[str, Any]]], quick: bool
 
 
 def quick_wanted(name: str, purpose: str | None) -> bool:
-    """Read the command line, and keep torch to one thread; to be called before torch is loaded."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=purpose)
     parser.add_argument("--quick", action="store_true", help="fewer and smaller cases, to benchmarks/results/quick")
-    os.environ["OMP_NUM_THREADS"] = "1"
     return bool(parser.parse_args().quick)
 
 
@@ -158,6 +157,7 @@ def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bo
         "tokens": tokens,
         "rounds": rounds,
         "ratio": ratio(seconds, "authors", "fast"),
+        "range": spread(seconds, "authors", "fast"),
         "plain_ratio": ratio(seconds, "authors", "plain"),
         **({"compiled_ratio": ratio(seconds, "authors", "compiled")} if compiled else {}),
         "authors_over_single": ratio(seconds, "authors", "single"),
@@ -171,17 +171,11 @@ def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bo
 
 
 def peak_mib(call: Callable[[], object]) -> float | None:
-    """How much memory the process needs at most during a call beyond what it has before; Linux only, else None."""
-    if not Path("/proc/self/clear_refs").exists():
-        return None
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # or memory that was used before would count as had
-    before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls back to what is used now
+    """How much memory the process needs at most during a call beyond what it has before; None where no one tells."""
+    from keystone.profiling.memory import ProcessMeter
+
+    meter = ProcessMeter()
+    meter.begin()
     call()
-    return _status("VmHWM") - before
-
-
-def _status(key: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(key))
+    found = meter.end()
+    return None if found is None else found.peak - found.rest

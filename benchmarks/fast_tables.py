@@ -1,4 +1,4 @@
-"""The tables of docs/fast.md, from ``benchmarks/results``."""
+"""The tables of docs/fast.md, and the short one of the README, from ``benchmarks/results``."""
 
 from __future__ import annotations
 
@@ -9,29 +9,49 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 
 
+def short_denoise_table(results: Path = RESULTS) -> str:
+    """How much faster the shared-context paths are, for the README."""
+    lines = ["| case | speed-up | K candidates cost, before → now | peak MiB, before → now |", "|---|---|---|---|"]
+    found = _denoise_results(results)
+    for row in _rows(found):
+        cost = f"{row['authors_over_single']:.2f}× → {row['fast_over_single']:.2f}×"
+        lines.append(f"| {row['case']} | {row['ratio']:.2f}× | {cost} | {_memory(row, ' → ')} |")
+    return "\n".join([*lines, "", *_machines(found)])
+
+
 def denoise_table(results: Path = RESULTS) -> str:
-    """All cases of the ``denoise_*.json`` there are."""
+    """The same with both paths, the range of the rounds' ratios, and the largest difference."""
     heads = (
         "case",
         "plain path",
-        "fast path",
+        "fast path (range)",
         "in steps of K = 1: authors / fast",
         "max abs. Δ",
-        "memory: authors / fast",
+        "peak MiB: authors / fast",
     )
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    files = sorted(results.glob("denoise_*.json"))
-    machines = set()
-    for found in map(_read, files):
-        machines.add(_machine(found))
-        for row in found["rows"]:
-            plain = f"{row['plain_ratio']:.2f}×" if "plain_ratio" in row else "–"
-            fast = f"{row['ratio']:.2f}×"
-            if "compiled_ratio" in row:
-                fast += f" (compiled {row['compiled_ratio']:.2f}×)"
-            cost = f"{row['authors_over_single']:.1f} / {row['fast_over_single']:.1f}"
-            lines.append(f"| {row['case']} | {plain} | {fast} | {cost} | {row['difference']:.0e} | {_memory(row)} |")
-    return "\n".join([*lines, "", *sorted(machines)])
+    found = _denoise_results(results)
+    for row in _rows(found):
+        plain = f"{row['plain_ratio']:.2f}×" if "plain_ratio" in row else "–"
+        low, high = row["range"]
+        fast = f"{row['ratio']:.2f}× ({low:.2f} to {high:.2f})"
+        if "compiled_ratio" in row:
+            fast += f", compiled {row['compiled_ratio']:.2f}×"
+        cost = f"{row['authors_over_single']:.1f} / {row['fast_over_single']:.1f}"
+        lines.append(f"| {row['case']} | {plain} | {fast} | {cost} | {row['difference']:.0e} | {_memory(row, ' / ')} |")
+    return "\n".join([*lines, "", *_machines(found)])
+
+
+def _denoise_results(results: Path) -> list[dict[str, Any]]:
+    return [_read(path) for path in sorted(results.glob("denoise_*.json"))]
+
+
+def _rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for result in found for row in result["rows"]]
+
+
+def _machines(found: list[dict[str, Any]]) -> list[str]:
+    return sorted({_machine(result) for result in found})
 
 
 def round_table(results: Path = RESULTS) -> str:
@@ -66,6 +86,6 @@ def _machine(found: dict[str, Any]) -> str:
     return f"({machine['cpu']}, one thread, Python {machine['python']}, torch {machine['torch']}, {machine['date']})"
 
 
-def _memory(row: dict[str, Any]) -> str:
+def _memory(row: dict[str, Any], between: str) -> str:
     authors, fast = row["peak_mib"]["authors"], row["peak_mib"]["fast"]
-    return "–" if authors is None else f"{authors:.0f} / {fast:.0f} MiB"
+    return "–" if authors is None else f"{authors:.0f}{between}{fast:.0f}"

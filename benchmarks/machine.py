@@ -6,6 +6,8 @@ import datetime
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
+import torch
+
 from keystone.profiling.fingerprint import processor
 
 
@@ -17,7 +19,7 @@ def describe(command: str) -> dict[str, str]:
         "cpu": processor(),
         "python": platform.python_version(),
         **{package: _version(package) for package in ("torch", "numpy", "numba")},
-        "threads": "1",
+        "threads": str(torch.get_num_threads()),
     }
 
 

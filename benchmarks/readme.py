@@ -59,31 +59,13 @@ def throughput_line() -> str:
     )
 
 
-def denoise_table() -> str:
-    """How much faster the shared-context paths are, from every ``denoise_*.json`` that is there."""
-    lines = ["| case | speed-up | K candidates cost, before → now | peak MiB, before → now |", "|---|---|---|---|"]
-    machine: dict[str, str] = {}
-    for path in sorted((ROOT / "benchmarks/results").glob("denoise_*.json")):
-        found = json.loads(path.read_text())
-        machine = found["machine"]
-        for row in found["rows"]:
-            cost = f"{row['authors_over_single']:.2f}× → {row['fast_over_single']:.2f}×"
-            memory = [row["peak_mib"][name] for name in ("authors", "fast")]
-            peaks = "–" if None in memory else " → ".join(f"{value:.0f}" for value in memory)
-            lines.append(f"| {row['case']} | {row['ratio']:.2f}× | {cost} | {peaks} |")
-    if not machine:
-        return "(not measured yet: `make bench`)"
-    lines += ["", f"({machine['cpu']}, Python {machine['python']}, torch {machine['torch']}, {machine['date']})"]
-    return "\n".join(lines)
-
-
 #: The pages with tables, and who makes each of them.
 PAGES = {
     "README.md": {
         "main": main_table,
         "throughput": throughput_line,
         "select": select_table,
-        "denoise": denoise_table,
+        "denoise": fast_tables.short_denoise_table,
     },
     "docs/study.md": {"main": main_table, "confirm": confirm_table},
     "docs/fast.md": {

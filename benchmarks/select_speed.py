@@ -7,7 +7,6 @@ version in less time to benchmarks/results/quick. Interrupted, it goes on where 
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from benchmarks.partial import Partial
 
 def main(quick: bool) -> None:
     """Measure with a progress bar, then write."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded, so torch and all that needs it come after
     import torch
 
     from benchmarks import select_report

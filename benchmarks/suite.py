@@ -113,7 +113,7 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=MODULES, default=MODULES, metavar="NAME", help="only these")
     arguments = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded, here or in the processes that are begun
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that are begun
     console = Console(file=sys.stdout)  # this one, also while a benchmark's own output is sent elsewhere
     try:
         taken, failed = run_all(tuple(arguments.only), arguments.quick, console)

@@ -65,3 +65,9 @@ def interleave_once(
 def ratio(seconds: Mapping[str, list[float]], slow: str, fast: str) -> float:
     """How many times faster ``fast`` is than ``slow``: the median over rounds."""
     return statistics.median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
+
+
+def spread(seconds: Mapping[str, list[float]], slow: str, fast: str) -> list[float]:
+    """The smallest and the largest of the rounds' ratios: how much to believe their median."""
+    ratios = [a / b for a, b in zip(seconds[slow], seconds[fast], strict=True)]
+    return [min(ratios), max(ratios)]

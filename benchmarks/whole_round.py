@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import denoising
-from benchmarks.timing import interleave_once, ratio
+from benchmarks.timing import interleave_once, ratio, spread
 
 K = 16
 
@@ -78,6 +78,7 @@ def compare(
         "rounds": rounds,
         "path": handle.path,
         "ratio": ratio(seconds, "separate", "fast"),
+        "range": spread(seconds, "separate", "fast"),
         **({"repeated_ratio": ratio(seconds, "repeated", "fast")} if batches else {}),
         "plain_ratio": ratio(seconds, "separate", "plain"),
         "fast_over_single": ratio(seconds, "fast", "single"),
