@@ -9,6 +9,7 @@ import types
 
 import pytest
 import torch
+from lerobot.configs import FeatureType, PolicyFeature
 from profiling_timed import Timed
 
 import keystone
@@ -61,11 +62,16 @@ def test_a_profile_holds_for_the_same_policy_device_and_batch_only(timed, clock,
     slower = Timed(clock)
     slower.config.num_steps = 50
     keystone.profile(slower, OBSERVATION, k=(4,), rounds=5)
-    assert len(list(stored.glob("*.json"))) == 4
+    cameras = Timed(clock)
+    cameras.config.input_features = {"top": PolicyFeature(FeatureType.VISUAL, (3, 224, 224))}
+    keystone.profile(cameras, OBSERVATION, k=(4,), rounds=5)
+    cameras.config.input_features["wrist"] = PolicyFeature(FeatureType.VISUAL, (3, 224, 224))
+    keystone.profile(cameras, OBSERVATION, k=(4,), rounds=5)
+    assert len(list(stored.glob("*.json"))) == 6
     trained = Timed(clock)
     trained.bias.data += 1  # other weights cost the same
     keystone.profile(trained, OBSERVATION, k=(4,), rounds=5)
-    assert len(list(stored.glob("*.json"))) == 4
+    assert len(list(stored.glob("*.json"))) == 6
 
 
 def test_what_else_a_program_has_imported_makes_no_difference(timed, stored, monkeypatch):

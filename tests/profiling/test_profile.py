@@ -3,6 +3,9 @@
 import dataclasses
 import json
 import logging
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -172,9 +175,37 @@ class Inside(Timed):
         return super().sample(self.encode(context), noise)
 
 
+KILLED = """
+import os, signal, sys, torch, keystone
+
+class Policy(torch.nn.Module):
+    def forward(self, observation):
+        return self.sample(self.encode(observation), torch.randn(len(observation), 8, 2))
+    def encode(self, observation):
+        return observation
+    def sample(self, context, noise):
+        if len(noise) > 4:
+            os.kill(os.getpid(), signal.SIGKILL)  # as a system does that is out of memory
+        return context[:, None] + noise
+
+found = keystone.profile(Policy(), torch.zeros(1, 2), k=(4, 16), rounds=2, out=sys.argv[1])
+print(found.stopped, [cost.k for cost in found.costs])
+"""
+
+
+def test_a_k_that_gets_the_process_killed_is_tried_twice_and_then_left_out(tmp_path):
+    def run():
+        return subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True)
+
+    assert [run().returncode for _ in range(2)] == [-signal.SIGKILL] * 2
+    last = run()
+    assert last.stdout == "16 [1, 4]\n", last.stderr
+    assert "killed twice" in last.stderr
+
+
 def test_a_finished_profile_is_the_same_when_it_is_asked_for_again(clock, tmp_path, stored, monkeypatch):
     policy = Inside(clock)
-    found = keystone.profile(policy, OBSERVATION, k=(4,), rounds=2, out=tmp_path)
+    found = keystone.profile(policy, OBSERVATION, k=(4,), rounds=5, out=tmp_path)
     assert "plain path" in found.adapter
     assert "encoder runs inside" in found.note
     (kept,) = stored.glob("*.json")
@@ -187,7 +218,7 @@ def test_a_finished_profile_is_the_same_when_it_is_asked_for_again(clock, tmp_pa
     ]
     journal.write_text("".join(json.dumps(entry) + "\n" for entry in dated))
     policy.sampled.clear()
-    again = keystone.profile(policy, OBSERVATION, k=(4,), rounds=2, out=tmp_path)
+    again = keystone.profile(policy, OBSERVATION, k=(4,), rounds=5, out=tmp_path)
     assert policy.sampled == []
     assert again == dataclasses.replace(found, date="2001-02-03")
     assert kept.read_text() == before.replace(found.date, "2001-02-03")

@@ -1,6 +1,8 @@
 """`keystone profile` as a user runs it, with other clients in processes of their own."""
 
 import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -11,7 +13,7 @@ from keystone import KeystoneError
 from keystone.cli import main
 from keystone.profiling import Cost, Profile
 from keystone.profiling.measure import OutOfMemory
-from keystone.profiling.neighbours import Processes, serve
+from keystone.profiling.neighbours import SAYS, Processes, serve
 from keystone.report.cost import draw_cost
 from toy import save_random_flow
 
@@ -88,6 +90,29 @@ def test_a_client_that_cannot_start_is_an_error_with_its_reason(tmp_path):
         pytest.raises(KeystoneError, match="there is no policy"),
     ):
         clients.run(2)
+
+
+TALKS = """
+import runpy
+from keystone.profiling import subject
+
+own = subject.round_of
+
+def talking(*args):
+    prepare, act = own(*args)
+    return prepare, lambda: (print("a policy that talks " * 100), act())
+
+subject.round_of = talking
+runpy.run_module("keystone.profiling.neighbours", run_name="__main__")
+"""
+
+
+def test_what_a_policy_prints_does_not_fill_the_pipe_of_its_answers(policy):
+    """Nobody reads it between two orders: a pipe that is full would have the client wait instead of making rounds."""
+    task = json.dumps({"policy": policy, "device": None, "batch": 1, "threads": 1})
+    client = subprocess.run([sys.executable, "-c", TALKS, task], input="2\n0\n", capture_output=True, text=True)
+    assert client.stdout == f"{SAYS}ready\n" * 2, client.stderr
+    assert "a policy that talks" in client.stderr
 
 
 class Wire:

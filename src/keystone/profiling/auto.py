@@ -17,7 +17,7 @@ from torch import Tensor
 from keystone.handle import Handle
 from keystone.profiling.clocks import clock_for
 from keystone.profiling.fingerprint import describe_device, fingerprint_policy, versions
-from keystone.profiling.measure import is_out_of_memory
+from keystone.profiling.measure import Plan, is_out_of_memory
 from keystone.profiling.phases import DENOISE, ENCODE, PHASES, SELECT
 from keystone.profiling.result import TOLERANCE, Profile, costs_of
 from keystone.profiling.store import ENOUGH, find_profile, profiles_folder, save_profile
@@ -99,7 +99,8 @@ class FirstRound:
             return {**dict.fromkeys(PHASES, 0.0), **clock.stop()}
 
         ks, stopped = _worth_trying(timed)
-        rounds = [{k: timed(k) for k in ks} for _ in range(ENOUGH)]
+        plan = Plan(tuple(ks), ENOUGH)
+        rounds = [{k: timed(k) for _, k in plan.cells(number)} for number in range(plan.rounds)]
         name, adapter = type(self._handle.session.owner).__name__, f"{self._handle.adapter}, {self._handle.path} path"
         return Profile(
             name, adapter, batch, describe_device(device, self._handle), versions(self._handle), fingerprint,

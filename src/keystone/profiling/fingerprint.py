@@ -38,7 +38,7 @@ def fingerprint_policy(handle: Handle, device: torch.device, batch: int | None) 
         "weights": shapes,
         "cost": handle.sampler.cost(owner),
         "path": [handle.session.fast, handle.session.compile],
-        "settings": _numbers(getattr(owner, "config", None)),
+        "settings": _sizes(getattr(owner, "config", None)),
         "device": describe_device(device, handle),
         "versions": versions(handle),
         "batch": batch,
@@ -90,13 +90,23 @@ def _kinds(module: Any) -> Iterator[type]:
         yield from type(part).__mro__
 
 
-def _numbers(config: Any) -> dict[str, float]:
-    """The settings of a policy that are numbers: steps, sizes, switches. Names and paths do not cost time."""
-    return {
-        name: value
-        for name, value in sorted(getattr(config, "__dict__", {}).items())
-        if isinstance(value, (bool, int, float))
-    }
+def _sizes(value: Any, depth: int = 4) -> Any:
+    """What of a policy's settings costs time: numbers (steps, sizes, switches) and shapes of features, cameras and all,
+    whatever they lie in; None where there is nothing of the kind. Names and paths do not cost time.
+
+    >>> _sizes({"steps": 10, "name": "mine", "image": {"shape": (3, 64, 64), "kind": "visual"}, "tags": ["a"]})
+    {'image': {'shape': [3, 64, 64]}, 'steps': 10}
+    """
+    if isinstance(value, (bool, int, float)):
+        return value
+    if depth == 0 or callable(value):  # settings are not nested deeper, and may know what they are the settings of
+        return None
+    if isinstance(value, (list, tuple)):
+        found = [_sizes(one, depth - 1) for one in value]
+        return found if any(one is not None for one in found) else None
+    inside = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    sizes = {str(name): _sizes(one, depth - 1) for name, one in sorted(inside.items(), key=lambda item: str(item[0]))}
+    return {name: one for name, one in sizes.items() if one is not None} or None
 
 
 def processor() -> str:

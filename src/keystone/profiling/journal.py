@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +46,7 @@ class Journal:
         self.peaks: dict[int, Peak | None] = {}
         self.stopped: int | None = None
         self.facts: Facts | None = None
+        self._begun: Counter[int] = Counter()
         if path is None:
             return
         try:
@@ -68,6 +72,19 @@ class Journal:
     def add_peak(self, k: int, peak: Peak | None) -> None:
         self._keep({"peak": k, "mib": peak})
 
+    @contextlib.contextmanager
+    def trying(self, k: int) -> Iterator[None]:
+        """The first rounds with K candidates, in which a system that is out of memory may kill the process."""
+        self._keep({"trying": k})
+        try:
+            yield
+        finally:
+            self._keep({"tried": k})
+
+    def killed(self) -> int | None:
+        """The K in whose first rounds the process was killed, if that happened twice: once may have been anybody."""
+        return next((k for k, times in self._begun.items() if times > 1), None)
+
     def stop(self, k: int) -> None:
         """K candidates, and more, do not fit into memory."""
         self._keep({"stopped": k})
@@ -87,6 +104,10 @@ class Journal:
             self.times.setdefault((entry["clients"], entry["k"]), {})[entry["round"]] = entry["ms"]
         elif "peak" in entry:
             self.peaks[entry["peak"]] = None if entry["mib"] is None else Peak(*entry["mib"])
+        elif "trying" in entry:
+            self._begun[entry["trying"]] += 1
+        elif "tried" in entry:
+            del self._begun[entry["tried"]]
         elif "facts" in entry:
             self.facts = Facts(**entry["facts"])
         else:

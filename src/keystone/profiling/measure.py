@@ -117,9 +117,15 @@ def _measure(
         return journal.facts
     if neighbours is not None:
         neighbours.run(0)
+    killer = journal.killed()
+    if killer is not None and _fits(journal, killer):
+        log.warning(
+            "KeyStone: the process was killed twice in its first rounds with K = %d, as where memory ends", killer
+        )
+        journal.stop(killer)
     for k in plan.ks:
         if _fits(journal, k):
-            with _Memory(journal, k):
+            with _Memory(journal, k), journal.trying(k):
                 for _ in range(WARM_UP):
                     _round(subject, watch, k)
                 if k not in journal.peaks:

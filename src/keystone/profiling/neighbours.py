@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import IO, Any
 from keystone.errors import KeystoneError
 from keystone.profiling.measure import OutOfMemory, is_out_of_memory
 
-#: What a neighbour says begins with this; anything else on its output is the policy's.
+#: What a neighbour says begins with this, so that it is not mistaken for what its interpreter may have said before.
 SAYS = "keystone-neighbour "
 
 
@@ -131,4 +132,7 @@ def _round(handle: Any, k: int, prepare: Any, act: Any, answer: str) -> tuple[st
 
 
 if __name__ == "__main__":
-    serve(json.loads(sys.argv[1]), sys.stdin, sys.stdout)
+    # The pipe is for answers alone: what a policy prints would fill it, and the process would wait instead of making rounds.
+    answers_alone = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # closed last, when the reason of an end has been said
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    serve(json.loads(sys.argv[1]), sys.stdin, answers_alone)
