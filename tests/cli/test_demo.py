@@ -17,6 +17,8 @@ import keystone
 from keystone.cli import main
 from keystone.report.film import BANNER
 
+pytestmark = pytest.mark.xdist_group("demo")  # which takes its time, and need not run twice
+
 COMMAND = Path(sys.executable).with_name("keystone")
 
 

@@ -13,6 +13,8 @@ from keystone.environments.pusht import TABLE, PushTEnv
 from keystone.train import pusht_expert
 from keystone.train.pusht_expert import ExpertSettings, PushTExpert
 
+pytestmark = pytest.mark.xdist_group("pusht-expert")
+
 places = st.floats(20, 492)
 poses = st.tuples(st.floats(130, 380), st.floats(130, 380), st.floats(-np.pi, np.pi)).map(np.array)
 
