@@ -335,6 +335,8 @@ def test_costs_of_clients_are_compared_among_themselves():
 
     found = costs_of({(1, 1): times(10), (1, 4): times(10), (3, 1): times(20), (3, 4): times(30)}, {})
     assert [(cost.clients, cost.k, cost.ratio) for cost in found] == [(1, 1, 1), (1, 4, 1), (3, 1, 1), (3, 4, 1.5)]
-    text = str(Profile("p", "a", 1, "d", {}, "f", found, "m"))
+    profile = Profile("p", "a", 1, "d", {}, "f", found, "m")
+    text = str(profile)
+    assert (profile.best(), profile.best(1)) == (1, 4)  # for use under the load that was asked for
     assert "With 3 clients on the device K shrinks from 4 to 1; K = 1 itself takes 2.00 times as long." in text
     assert isinstance(found[0], Cost)

@@ -83,9 +83,9 @@ def run(
 
 def advice(found: Profile) -> str:
     """What to do with the result, in one line."""
-    k = found.best()
+    k, load = found.best(), f" with {found.clients[-1]} clients" if len(found.clients) > 1 else ""
     if k > 1:
-        return f'K = {k}: keystone.attach(policy, k={k}), or k="auto"'
+        return f'K = {k}{load}: keystone.attach(policy, k={k}), or k="auto"'
     if found.budget_ms is not None:
         return "K = 1: no larger K that was tried stays within the budget"
     return "K = 1: no larger K that was tried is free here; if a round may take longer, say how long with --budget-ms"

@@ -117,18 +117,24 @@ class Profile:
         """The costs with as many clients, by ascending K."""
         return tuple(cost for cost in self.costs if cost.clients == clients)
 
-    def within_tolerance(self, clients: int = 1) -> int:
-        """The largest measured K whose rounds take at most ``1 + tolerance`` times as long as with K = 1 (median of ratios)."""
-        return max(cost.k for cost in self.of(clients) if cost.k == 1 or cost.ratio <= 1 + self.tolerance)
+    def within_tolerance(self, clients: int | None = None) -> int:
+        """The largest measured K whose rounds take at most ``1 + tolerance`` times as long as with K = 1 (median of ratios),
+        with as many clients on the device, by default the most that were measured.
+        """
+        return max(
+            cost.k for cost in self.of(clients or self.clients[-1]) if cost.k == 1 or cost.ratio <= 1 + self.tolerance
+        )
 
-    def within_budget(self, clients: int = 1) -> int | None:
+    def within_budget(self, clients: int | None = None) -> int | None:
         """The largest measured K of whose rounds nine in ten stay within the budget; None if K = 1 does not, or none is set."""
         if self.budget_ms is None:
             return None
-        return max((cost.k for cost in self.of(clients) if cost.p90 <= self.budget_ms), default=None)
+        within = (cost.k for cost in self.of(clients or self.clients[-1]) if cost.p90 <= self.budget_ms)
+        return max(within, default=None)
 
-    def best(self, clients: int = 1) -> int:
-        """K for use: within the budget if one is set (1 if not even that is), else within the tolerance.
+    def best(self, clients: int | None = None) -> int:
+        """K for use: within the budget if one is set (1 if not even that is), else within the tolerance; under the load that
+        was asked for, unless told otherwise.
 
         >>> def cost(k, ms):
         ...     return Cost(k, 1, 9, ms, ms, ms, 0.0, ms, 0.0, 0.0, ratio=ms / 10)
