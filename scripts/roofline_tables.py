@@ -4,7 +4,7 @@ from pathlib import Path
 
 from keystone.roofline.devices import DEVICES
 from keystone.roofline.models import MODELS
-from keystone.roofline.table import against_k, beside_published, markdown, six_models
+from keystone.roofline.table import against_k, beside_published, markdown, operations, six_models
 
 PAGE = Path(__file__).parents[1] / "docs" / "roofline.md"
 
@@ -20,6 +20,7 @@ def tables() -> dict[str, str]:
         "devices": markdown(header, devices),
         "pi05": against_k(MODELS["pi05"], DEVICES["a6000"]),
         "published": beside_published(),
+        "operations": operations(),
         **{name: six_models(DEVICES[name]) for name in ("a6000", "h100", "thor")},
     }
     return {name: "\n".join(lines) + "\n" for name, lines in pages.items()}

@@ -1,15 +1,14 @@
 """Fast-WAM's sizes in the roofline are those of LeRobot's network at its default configuration, its operations counted."""
 
-from typing import Any
-
 import pytest
 import torch
 from lerobot.policies.fastwam.configuration_fastwam import FastWAMConfig, default_action_dit_config
 from lerobot.policies.fastwam.wan.modular import ActionDiT, FastWAM, MoT
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from keystone.roofline import MODELS
 from keystone.sample.adapters.mot_flow import denoise
+from tiny.efficient import as_on_cuda
+from tiny.shapes import Operations
 
 MODEL = MODELS["fastwam"]
 CONFIG = default_action_dit_config(action_dim=14)
@@ -37,18 +36,6 @@ def test_layers_heads_and_tokens() -> None:
     assert (video, video + MODEL.projected) == (MODEL.encoder_tokens, MODEL.prefix)
 
 
-class Operations(TorchDispatchMode):
-    """Counts all but views."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        aliases = [result.alias_info for result in function._schema.returns if result.alias_info is not None]
-        view = any(not alias.is_write for alias in aliases) or function is torch.ops.aten._unsafe_view.default
-        self.count += not view
-        return function(*args, **(kwargs or {}))
-
-
 def operations(layers: int, steps: int, shared: bool) -> int:
     """Of a round without its encoding; width and number of tokens do not matter."""
     small = {"hidden_dim": 12, "ffn_dim": 12, "text_dim": 12, "num_heads": 2, "attn_head_dim": 8, "num_layers": layers}
@@ -62,7 +49,7 @@ def operations(layers: int, steps: int, shared: bool) -> int:
         "attention_mask": torch.ones(11, 11, dtype=torch.bool),
         "video_seq_len": 6,
     }
-    with torch.no_grad(), Operations() as counted:
+    with as_on_cuda(), torch.no_grad(), Operations() as counted:
         denoise(model, torch.randn(3, 5, 14), steps, None, given, lambda step: step, shared)
     return counted.count
 

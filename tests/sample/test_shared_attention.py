@@ -1,5 +1,7 @@
 """Attention to a shared context, folded and merged, against the plain one on copies: any shape, mask, head ratio and type."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from keystone.sample.shared import attention
 from keystone.sample.shared.attention import (
@@ -20,8 +23,12 @@ from keystone.sample.shared.attention import (
     own_bias,
     unfold,
 )
+from tiny.common import patched
+from tiny.efficient import as_on_cuda, efficient_attention
+from tiny.shapes import Shapes, Waits
 
-TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2}
+#: Of the values' size. Those of the coarse types are some roundings of a result; what is summed in them is summed in float32.
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
 
 class Case(NamedTuple):
@@ -120,12 +127,72 @@ def test_context_alone(case: Case) -> None:
     assert_equal(case, shared(case, own=False), plainly(case, own=False))
 
 
-@given(cases(dtypes=(torch.float64, torch.float32)))
+@contextmanager
+def unfused() -> Iterator[None]:
+    with patched(attention, _FUSED={}):
+        yield
+
+
+@given(cases())
 @settings(max_examples=50)
-def test_without_the_fused_kernel(case: Case) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "_fused_on_cpu", None)
+def test_without_a_fused_kernel(case: Case) -> None:
+    with unfused():
         assert_equal(case, shared(case), plainly(case))
+
+
+@given(cases())
+def test_on_the_way_of_a_gpu(case: Case) -> None:
+    with as_on_cuda():
+        assert_equal(case, shared(case), plainly(case))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [1.0, 3.0])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_scores_are_not_rounded(dtype: torch.dtype, size: float, autocast: bool) -> None:
+    """Scores of several tens, one of which decides: to round them to a coarse type moves its weight by much."""
+    generator = torch.Generator().manual_seed(0)
+    queries, keys, values = (
+        (size * torch.randn(2, 3, 64, 32, generator=generator, dtype=torch.float64)).to(dtype) for _ in range(3)
+    )
+    scores = 32**-0.5 * queries.double() @ keys.double().transpose(-1, -2)
+    rounding = torch.finfo(dtype).eps * float(values.abs().max())
+    for way in (unfused, as_on_cuda):
+        with way(), torch.autocast("cpu", dtype, enabled=autocast):
+            got = attend(queries, keys, values, 32**-0.5)
+        assert got.output.dtype == dtype
+        assert got.weight.dtype == torch.float32
+        assert (got.output.double() - scores.softmax(dim=-1) @ values.double()).abs().max() < rounding
+        torch.testing.assert_close(got.weight.double(), scores.logsumexp(dim=-1), rtol=1e-5, atol=1e-5)
+    # The kernel of the CPU is PyTorch's: it rounds weights before it sums.
+    fused = attend(queries, keys, values, 32**-0.5)
+    assert (fused.output.double() - scores.softmax(dim=-1) @ values.double()).abs().max() < 2 * rounding
+
+
+@pytest.mark.parametrize("queries", [32, 37])
+def test_kernel_of_a_gpu_gives_the_shapes_that_its_stand_in_has(queries: int) -> None:
+    """By what PyTorch knows of the kernel without a GPU. Its heads lie inside its queries, which the stand-in imitates."""
+    shapes = [(2, 3, queries, 16), (2, 3, 11, 16), (2, 3, 11, 16)]
+    expected = efficient_attention(*(torch.zeros(shape) for shape in shapes), None, True, scale=0.25)
+    with FakeTensorMode():
+        parts = [torch.empty(shape, device="cuda", dtype=torch.bfloat16) for shape in shapes]
+        kernel = attention._fused_on_cuda(*parts, None, True, scale=0.25)
+        assert [(part.shape, part.stride()) for part in kernel] == [(part.shape, part.stride()) for part in expected]
+        assert kernel[1].dtype == expected[1].dtype
+        with Shapes() as made:
+            got = attend(*parts, 0.25)
+    assert (got.output.shape, got.weight.shape) == ((2, 3, queries, 16), (2, 3, queries))
+    assert (2, 3, queries, 11) not in made.seen, "scores are written to memory"
+
+
+def test_a_gpu_is_asked_for_its_kernel_only_where_it_can_do_it() -> None:
+    with FakeTensorMode(), Shapes() as made:
+        parts = [torch.empty(2, 3, 7, 16, device="cuda") for _ in range(3)]
+        attend(*parts, 0.25, bias=torch.zeros(7, 7, device="cuda"))
+        attend(*(part.double() for part in parts), 0.25)
+        attend(parts[0].requires_grad_(), *parts[1:], 0.25)
+    assert (2, 3, 32) not in made.seen
+    assert (2, 3, 7, 7) in made.seen
 
 
 @given(cases(dtypes=(torch.float64,)))
@@ -179,3 +246,10 @@ def test_padding_of_all_rows_is_left_out() -> None:
     context = Kept.of(real[:, None], keys.dtype).context(keys, keys)
     assert context.keys[0, 0, :, 0].tolist() == [0.0, 2.0]
     assert (context.bias < 0).tolist() == [[[[False, False]]], [[[False, True]]]]
+
+
+@given(cases())
+def test_what_is_kept_is_asked_once(case: Case) -> None:
+    with Waits() as waits:
+        Kept.of(case.seen, case.queries.dtype)
+    assert waits.count == 1

@@ -1,8 +1,10 @@
 """The fast paths of SmolVLA, π0 and π0.5: exact on every kind of input, and without the waste that they are for."""
 
 import functools
+import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,8 +14,10 @@ from torch import Tensor
 
 import keystone
 from keystone.errors import KeystoneError
+from keystone.sample.shared import attention
 from tiny import POLICIES
-from tiny.shapes import Shapes, Waits
+from tiny.efficient import as_on_cuda
+from tiny.shapes import Shapes
 
 NAMES = ["pi0", "pi05", "smolvla"]
 SUFFIX = 10
@@ -160,12 +164,35 @@ def test_prefix_is_neither_copied_nor_appended_to(name: str, policy: Any, monkey
 
 
 @named(NAMES)
-def test_padding_is_looked_for_once_in_a_round(name: str, policy: Any) -> None:
-    """Not in each layer, because a GPU's answer has to be waited for."""
+def test_masks_are_made_once_in_a_round(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module(f"keystone.sample.adapters.{'smolvla' if name == 'smolvla' else 'pi_step'}")
+    made = Mock(side_effect=module.visible_among)
     settled(policy, name, k=3, rows=2)
-    with Waits() as waits:
-        POLICIES[name].predict(policy, ragged(name, 2))
-    assert waits.count == 1
+    monkeypatch.setattr(module, "visible_among", made)
+    POLICIES[name].predict(policy, POLICIES[name].batch(2))
+    assert made.call_count == 1
+
+
+@named(NAMES)
+def test_path_is_exact_on_the_way_of_a_gpu(name: str, policy: Any) -> None:
+    with as_on_cuda():
+        finding = prove(policy, name, ragged(name, 2))
+    assert finding.path == "fast"
+    assert finding.difference < 2e-5
+
+
+@pytest.mark.xdist_group("pi05")
+@pytest.mark.parametrize("name", ["pi05"])
+def test_a_kernel_that_raises_leaves_the_plain_path(
+    name: str, policy: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = Mock(side_effect=RuntimeError("no kernel image is available for execution on the device"))
+    with as_on_cuda():
+        monkeypatch.setattr(attention, "_fused_on_cuda", refused)
+        finding = prove(policy, name, POLICIES[name].batch(2))
+    assert refused.called
+    assert finding.path == "plain"
+    assert "no kernel image" in caplog.text
 
 
 @pytest.mark.xdist_group("smolvla")

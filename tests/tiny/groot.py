@@ -59,7 +59,7 @@ def qwen_config() -> Qwen3VLConfig:
     )
 
 
-def create_model(policy: modeling_groot.GrootPolicy) -> groot_n1_7.GR00TN17:
+def create_model(policy: modeling_groot.GrootPolicy, blocks: int = 4) -> groot_n1_7.GR00TN17:
     """Stands in for `GrootPolicy._create_groot_model`, which downloads the real one."""
     config = groot_n1_7.GR00TN17Config(
         backbone_embedding_dim=64,
@@ -74,7 +74,7 @@ def create_model(policy: modeling_groot.GrootPolicy) -> groot_n1_7.GR00TN17:
         dtype="float32",
         diffusion_model_cfg={
             "positional_embeddings": None,
-            "num_layers": 4,
+            "num_layers": blocks,
             "num_attention_heads": 4,
             "attention_head_dim": 12,
             "norm_type": "ada_norm",
@@ -96,7 +96,7 @@ def create_model(policy: modeling_groot.GrootPolicy) -> groot_n1_7.GR00TN17:
         return groot_n1_7.GR00TN17(config, load_backbone_weights=False).float()
 
 
-def build(**overrides: Any) -> modeling_groot.GrootPolicy:
+def build(blocks: int = 4, **overrides: Any) -> modeling_groot.GrootPolicy:
     """A GR00T N1.7 with chunks of 10 steps, 5 of them executed, 6 of 16 action dims real."""
     settings = {
         **features(),
@@ -107,7 +107,7 @@ def build(**overrides: Any) -> modeling_groot.GrootPolicy:
         "max_action_dim": MAX_DIM,
         "use_bf16": False,
     }
-    with patched(modeling_groot.GrootPolicy, _create_groot_model=create_model):
+    with patched(modeling_groot.GrootPolicy, _create_groot_model=lambda policy: create_model(policy, blocks)):
         return modeling_groot.GrootPolicy(GrootConfig(**{**settings, **overrides}))
 
 

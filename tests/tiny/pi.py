@@ -46,12 +46,12 @@ class SmallVocabulary:
 
 
 @contextmanager
-def small_paligemma(modeling: ModuleType) -> Iterator[None]:
-    """Shrink the PaliGemma, and the Gemma expert if there is one, that `modeling` builds."""
+def small_paligemma(modeling: ModuleType, depth: int = 2) -> Iterator[None]:
+    """Shrink the PaliGemma, and the Gemma expert if there is one, that `modeling` builds, to this many layers."""
     paligemma = modeling.PaliGemmaForConditionalGenerationWithPiGemma
 
     def gemma_config(variant: str) -> Any:
-        return modeling.GemmaConfig(width=WIDTH, depth=2, mlp_dim=128, num_heads=8, num_kv_heads=1, head_dim=16)
+        return modeling.GemmaConfig(width=WIDTH, depth=depth, mlp_dim=128, num_heads=8, num_kv_heads=1, head_dim=16)
 
     def small(config: PreTrainedConfig) -> PreTrainedModel:
         shrink_vision(config)
@@ -85,7 +85,7 @@ def build_pi0(**overrides: Any) -> modeling_pi0.PI0Policy:
         return modeling_pi0.PI0Policy(PI0Config(**{**SETTINGS, **overrides}))
 
 
-def build_pi05(**overrides: Any) -> modeling_pi05.PI05Policy:
+def build_pi05(depth: int = 2, **overrides: Any) -> modeling_pi05.PI05Policy:
     """A π0.5 with chunks of 10 steps, 5 of them executed, 6 of 8 action dims real."""
-    with small_paligemma(modeling_pi05):
+    with small_paligemma(modeling_pi05, depth):
         return modeling_pi05.PI05Policy(PI05Config(**{**SETTINGS, **overrides}))

@@ -61,7 +61,7 @@ def step_work(model: Model, device: Device, k: int, shared: bool) -> dict[str, f
     return {
         "weights": max(2 * parameters / bandwidth, 2 * parameters * tokens / arithmetic),
         "attention": 4 * tokens * (model.prefix + model.suffix) * model.query_width * model.layers / arithmetic,
-        **({"time": 0.0, "context": 0.0} if shared else _hoistable(model, device, k)),
+        **(_hoistable(model, device, k) | (dict.fromkeys(_hoisted(model), 0.0) if shared else {})),
         "cache": cache / bandwidth if shared else k * cache * touched / bandwidth,
         # float32, written and read, by the scores and once more by the softmax
         "scores": scores * 16 / bandwidth if model.materialised and not shared else 0.0,
@@ -86,7 +86,8 @@ def round_time(model: Model, device: Device, k: int, way: Way = Way()) -> RoundT
     ops = model.shared_ops if way.shared else model.ops
     work = model.steps * sum(step_work(model, device, k, way.shared).values())
     if way.shared and model.shares:
-        work += sum(_hoistable(model, device, 1).values())  # once, before the loop
+        once = _hoistable(model, device, 1)
+        work += sum(once[name] for name in _hoisted(model))  # before the loop
     return RoundTime(encode, model.steps * ops * per_operation, work)
 
 
@@ -95,7 +96,7 @@ def largest_k(model: Model, device: Device, way: Way = Way(), tolerance: float =
 
     >>> from keystone.roofline import DEVICES, MODELS
     >>> largest_k(MODELS["groot"], DEVICES["a6000"]), largest_k(MODELS["groot"], DEVICES["a6000"], Way(shared=True))
-    (10, 30)
+    (11, 20)
     """
     limit = (1 + tolerance) * round_time(model, device, 1, way).total
     k = 1
@@ -113,6 +114,11 @@ def _hoistable(model: Model, device: Device, k: int) -> dict[str, float]:
         "time": 2e6 * model.time_weights / bandwidth,
         "context": max(2 * projections / bandwidth, 2 * projections * tokens / arithmetic),
     }
+
+
+def _hoisted(model: Model) -> tuple[str, ...]:
+    """Which of them a fast path computes once a round."""
+    return ("time", "context") if model.time_once else ("context",)
 
 
 def _rates(device: Device) -> tuple[float, float]:

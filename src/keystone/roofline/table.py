@@ -37,6 +37,12 @@ def against_k(model: Model, device: Device, ks: Sequence[int] = KS, tolerance: f
     ]
 
 
+def operations() -> list[str]:
+    """Operations of a denoising step of the paper's six models."""
+    rows = [[_title(model), str(model.ops), str(model.shared_ops)] for model in MODELS.values()]
+    return markdown(["operations of a step", "plain", "shared"], rows)
+
+
 def six_models(device: Device, tolerance: float = 0.05) -> list[str]:
     """The largest K of the paper's six models on a device, beside the K that the paper uses."""
     rows = []
@@ -44,7 +50,7 @@ def six_models(device: Device, tolerance: float = 0.05) -> list[str]:
         one = round_time(model, device, 1)
         rows.append(
             [
-                model.title if {"ops", "shared_ops"} <= {*model.counted} else f"{model.title} {ESTIMATED}",
+                _title(model),
                 str(model.paper_k),
                 *(_largest(model, device, way, tolerance) for way in WAYS),
                 f"{1e3 * one.encode:.0f} + {1e3 * one.launches:.0f}",
@@ -114,3 +120,7 @@ def as_dict(model: Model, device: Device, ks: Sequence[int] = KS, tolerance: flo
 def _largest(model: Model, device: Device, way: Way, tolerance: float) -> str:
     k = largest_k(model, device, way, tolerance)
     return str(k) if k < MOST else f"{MOST} or more"
+
+
+def _title(model: Model) -> str:
+    return model.title if {"ops", "shared_ops"} <= {*model.counted} else f"{model.title} {ESTIMATED}"

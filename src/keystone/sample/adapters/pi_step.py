@@ -25,8 +25,14 @@ class PiStep(Seam):
         # A sampler that is compiled as a whole takes the plain path, and asking which it is would break its graph.
         if not torch.compiler.is_compiling() and is_sharing():
             expert = self.paligemma_with_expert.gemma_expert.model
-            visible = visible_among(padding[:1], blocks[:1])[0]
-            shared = once_per_round(lambda: prepare(expert, prefix_pad_masks, _by_layer(past_key_values), visible))
+            shared = once_per_round(
+                lambda: prepare(
+                    expert,
+                    prefix_pad_masks,
+                    _by_layer(past_key_values),
+                    visible_among(padding[:1], blocks[:1])[0],
+                )
+            )
             hidden = self._keystone.step(denoise)(shared, tokens, condition)
         else:
             hidden = self._keystone.step(type(self)._packed)(

@@ -36,8 +36,14 @@ class SmolVLASeam(PackedSeam):
             return super().denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
         tokens, padding, blocks = self.embed_suffix(x_t, timestep)
         if is_sharing():
-            visible = visible_among(padding[:1], blocks[:1])[0]
-            shared = once_per_round(lambda: prepare(self.vlm_with_expert, prefix_pad_masks, past_key_values, visible))
+            shared = once_per_round(
+                lambda: prepare(
+                    self.vlm_with_expert,
+                    prefix_pad_masks,
+                    past_key_values,
+                    visible_among(padding[:1], blocks[:1])[0],
+                )
+            )
             hidden = self._keystone.step(denoise)(shared, tokens)
         else:
             hidden = self._keystone.step(SmolVLASeam._packed)(

@@ -30,7 +30,11 @@ class Suffix(NamedTuple):
         """From which token sees which, (S, S) bool, and tables (B, S, D / 2)."""
         groups = attention.q_proj.out_features // attention.k_proj.out_features
         bias = own_bias(visible, groups, attention.q_proj.weight.dtype)
-        return cls(len(visible), cosine[:, None, :, None], sine[:, None, :, None], bias)
+        return cls(len(visible), cosine, sine, bias).at(cosine, sine)
+
+    def at(self, cosine: Tensor, sine: Tensor) -> Suffix:
+        """The same tokens at other positions: tables (B, S, D / 2)."""
+        return self._replace(cosine=cosine[:, None, :, None], sine=sine[:, None, :, None])
 
 
 def attention_output(attention: Any, hidden: Tensor, context: Context, suffix: Suffix, own: bool = True) -> Tensor:

@@ -44,7 +44,7 @@ def prepare(experts: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
     attention, width = expert.layers[0].self_attn, cache.layers[0].keys.shape[-1]
     steps = torch.arange(len(visible), device=real.device)[None]
     after = Suffix.of(visible, *_tables(real.sum(dim=1, keepdim=True) + steps, width), attention)
-    alone = Suffix.of(visible, *_tables(steps, width), attention)  # cross-attention counts positions from 0
+    alone = after.at(*_tables(steps, width))  # cross-attention counts positions from 0
     kept = Kept.of(real[:, None], attention.q_proj.weight.dtype)
     layers = []
     for index, module in enumerate(experts.get_model_layers([experts.get_vlm_model().text_model, expert])[1]):
