@@ -16,7 +16,7 @@ from keystone import KeystoneError
 from keystone.sample.adapter import Adapter, Seam, Window
 from keystone.sample.adapters import ADAPTERS
 from keystone.sample.session import Session
-from keystone.sample.shadow import shadowed
+from keystone.sample.shadow import is_replaced, shadowed
 from keystone.sample.widen import widen
 
 Draw = Callable[[Tensor, int], Tensor]
@@ -383,9 +383,22 @@ def test_k_waits_for_a_check_that_is_under_way(head: Head) -> None:
 
 def test_wrappers_come_off_if_one_of_them_cannot_go_on() -> None:
     head = Head()
-    with pytest.raises(AttributeError), shadowed([(head, "sample"), (head, "none")], lambda method, name: method):
+    with pytest.raises(AttributeError), shadowed([(head, "sample"), (head, "none")], lambda method, name: lambda: None):
         pass
     assert "sample" not in vars(head)
+
+
+def test_what_others_put_in_the_place_of_a_method_is_told_from_what_stands_in_front_of_it() -> None:
+    def in_front(method: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+        return lambda *args: method(*args)
+
+    head = Head()
+    with shadowed([(head, "sample")], in_front), shadowed([(head, "sample")], in_front):
+        assert not is_replaced(head, "sample")
+    head.sample = torch.compile(head.sample, backend="eager")
+    with shadowed([(head, "sample")], in_front), shadowed([(head, "sample")], in_front):
+        assert is_replaced(head, "sample")
+    assert is_replaced(head, "sample")
 
 
 def test_auto_that_settles_on_one_candidate_leaves_that_round_alone(head: Head) -> None:

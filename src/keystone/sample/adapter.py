@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from keystone.errors import KeystoneError
 from keystone.sample.hook import Hook
 from keystone.sample.session import Session
+from keystone.sample.shadow import class_instead
 
 #: Attributes through which servers and wrappers hold the policy, and policies hold their model.
 _INNER = (
@@ -201,5 +202,6 @@ def _combined(seam: type[Seam], original: type) -> type:
         # descend from abc.ABC, and such objects keep their class.
         hooks = bool(own) and all(isinstance(value, Hook) for value in own.values())
         bases, names = ((original,), own) if hooks else ((seam, original), {})
-        _classes[key] = type(f"KeyStone{original.__name__}", bases, {"__module__": original.__module__, **names})
+        attributes = {"__module__": original.__module__, **names}
+        _classes[key] = class_instead(original, f"KeyStone{original.__name__}", bases, attributes)
     return _classes[key]
