@@ -80,6 +80,12 @@ class Adapter:
         """The methods that encode the context, as (object, name); watched by the self-check."""
         return ()
 
+    def encoding(self, policy: Any) -> Sequence[Any]:
+        """The modules that only encode, within the one whose class is swapped: the denoising runs none of their weights, and
+        they do not excuse a fast path that is less exact than its own weights allow.
+        """
+        return ()
+
     def steps(self, policy: Any) -> Sequence[tuple[Any, str]]:
         """The method that makes one step of denoising, as (object, name), where the seam encloses more than the loop: for the
         profiler, to which everything before the first step is encoding.
