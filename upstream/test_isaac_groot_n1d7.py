@@ -24,8 +24,9 @@ class TestHead(groot_head.HeadTests, groot_head.PolicyTests):
     NAME = NAME
 
 
+@pytest.mark.parametrize("path", ["plain", "fast"])
 @pytest.mark.parametrize("k", [4, 16])
-def test_real_time_chunking(model: Any, record: Callable[..., None], k: int) -> None:
+def test_real_time_chunking(model: Any, record: Callable[..., None], k: int, path: str) -> None:
     inputs = groot_head.inputs(2)
     inputs["action"] = torch.randn(2, groot_head.HORIZON, groot_head.DIMS, generator=torch.Generator().manual_seed(1))
     options = {"action_horizon": 5, "rtc_overlap_steps": 4, "rtc_frozen_steps": 2, "rtc_ramp_rate": 3.0}
@@ -33,6 +34,6 @@ def test_real_time_chunking(model: Any, record: Callable[..., None], k: int) -> 
     def predict_on() -> Tensor:
         return model.get_action(inputs, options)["action_pred"]
 
-    found = contract.largest_difference(model, predict_on, k, space=groot_head.REAL)
+    found = contract.largest_difference(model, predict_on, k, path, space=groot_head.REAL)
     record(NAME, "real-time chunking", found)
     assert found < 1e-5

@@ -143,7 +143,8 @@ def attach(
     handle = Handle(adapter, adapter.config(owner), bound, metric, space, execute)
     session = Session(
         k=candidates, temperature=float(temperature), seed=seed, choose=handle, encoders=encoders,
-        sampling=tuple(module for module, _ in seams), checked=not check, thorough=check == "all", keep=keep, owner=owner,
+        sampling=tuple(module for module, _ in seams), encoding=tuple(adapter.encoding(owner)),
+        checked=not check, thorough=check == "all", keep=keep, owner=owner,
         fast=fast and bool(check), compile=compile, path="undecided" if check else "plain",
     )  # fmt: skip
     handle.session = session

@@ -9,6 +9,7 @@ from torch import nn
 
 import keystone
 from keystone.sample.shared.gemma import denoise
+from upstream_like import contract
 
 K = 5
 
@@ -130,3 +131,13 @@ def test_the_step_can_be_compiled(fast, monkeypatch):
     assert (denoise in compiled) == fast
     assert len(compiled) == 2  # the other is a probe of the compiler
     assert handle.session.finding.difference < 1e-5
+
+
+def test_the_path_is_the_same_however_it_is_attached_to(model, monkeypatch, tmp_path):
+    monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
+    monkeypatch.setattr("keystone.profiling.auto.KS", (1, 4))
+    batch = rows(1, torch.from_numpy)
+    found = contract.paths(
+        model, lambda: model.sample_actions("cpu", batch), space=keystone.ActionSpace(dims=REAL_DIMS)
+    )
+    assert found == {"given": "fast", "auto": "fast", "profile": "fast"}

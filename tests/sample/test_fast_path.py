@@ -16,7 +16,7 @@ from keystone import KeystoneError
 from keystone.sample.adapter import Adapter, Seam, Window
 from keystone.sample.adapters import ADAPTERS
 from keystone.sample.session import Session
-from keystone.sample.shadow import shadowed
+from keystone.sample.shadow import is_replaced, shadowed
 from keystone.sample.widen import widen
 
 Draw = Callable[[Tensor, int], Tensor]
@@ -28,7 +28,7 @@ class Head(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 8)
-        self.delay = 0
+        self.delay, self.guided = 0, False
 
     def reset(self) -> None:
         pass
@@ -58,6 +58,7 @@ class HeadSeam(Seam):
             shape=(4, 2),
             device="cpu",
             delay=self.delay,
+            guided=self.guided,
         )
 
 
@@ -244,7 +245,15 @@ def delayed(head: Head) -> None:
     head.sample(torch.zeros(1, 8))
 
 
-@pytest.mark.parametrize("other", [autocast, gradients, several, delayed])
+def guided(head: Head) -> None:
+    head.guided = True
+    head.sample(torch.zeros(1, 8))
+
+
+SITUATIONS = [autocast, gradients, several, delayed, guided]
+
+
+@pytest.mark.parametrize("other", SITUATIONS)
 def test_every_situation_is_checked_once(
     head: Head, monkeypatch: pytest.MonkeyPatch, other: Callable[[Head], None]
 ) -> None:
@@ -265,8 +274,8 @@ def test_every_situation_is_checked_once(
         assert handle.path == "fast"
 
 
-@pytest.mark.parametrize("other", [autocast, gradients, several, delayed])
-def test_path_that_is_wrong_in_another_situation_is_left(
+@pytest.mark.parametrize("other", SITUATIONS)
+def test_path_that_is_wrong_in_another_situation_is_left_there_alone(
     head: Head, caplog: pytest.LogCaptureFixture, other: Callable[[Head], None]
 ) -> None:
     use(head, exact)
@@ -276,10 +285,28 @@ def test_path_that_is_wrong_in_another_situation_is_left(
     use(head, lambda *args: exact(*args) + 1)
     other(head)
     assert handle.path == "plain"
+    assert "not used in rounds like this one" in caplog.text
     assert "differ from single calls" in caplog.text
-    head.delay = 0
+    use(head, exact)
+    head.delay, head.guided = 0, False
+    for ask, path in ((lambda head: head.sample(torch.zeros(1, 8)), "fast"), (other, "plain")):
+        head.drawn.clear()
+        ask(head)
+        assert (handle.path, head.drawn) == (path, [path]), "settled for this situation, and not tried again"
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("other", SITUATIONS)
+def test_path_that_raises_in_another_situation_is_left_for_good(head: Head, other: Callable[[Head], None]) -> None:
+    use(head, exact)
+    handle = keystone.attach(head, k=8, seed=0)
     head.sample(torch.zeros(1, 8))
-    assert head.drawn[-1] == "plain"
+    use(head, broken)
+    other(head)
+    head.delay, head.guided = 0, False
+    head.sample(torch.zeros(1, 8))
+    assert (handle.path, head.drawn[-1]) == ("plain", "plain")
+    assert handle.session.fast, "what was asked for stays what it was"
 
 
 def test_path_that_fails_later_costs_no_round(head: Head, caplog: pytest.LogCaptureFixture) -> None:
@@ -383,9 +410,22 @@ def test_k_waits_for_a_check_that_is_under_way(head: Head) -> None:
 
 def test_wrappers_come_off_if_one_of_them_cannot_go_on() -> None:
     head = Head()
-    with pytest.raises(AttributeError), shadowed([(head, "sample"), (head, "none")], lambda method, name: method):
+    with pytest.raises(AttributeError), shadowed([(head, "sample"), (head, "none")], lambda method, name: lambda: None):
         pass
     assert "sample" not in vars(head)
+
+
+def test_what_others_put_in_the_place_of_a_method_is_told_from_what_stands_in_front_of_it() -> None:
+    def in_front(method: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+        return lambda *args: method(*args)
+
+    head = Head()
+    with shadowed([(head, "sample")], in_front), shadowed([(head, "sample")], in_front):
+        assert not is_replaced(head, "sample")
+    head.sample = torch.compile(head.sample, backend="eager")
+    with shadowed([(head, "sample")], in_front), shadowed([(head, "sample")], in_front):
+        assert is_replaced(head, "sample")
+    assert is_replaced(head, "sample")
 
 
 def test_auto_that_settles_on_one_candidate_leaves_that_round_alone(head: Head) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import keystone
 from keystone.errors import KeystoneError
+from keystone.sample import session
 from keystone.sample.shared import attention
 from tiny import POLICIES
 from tiny.efficient import as_on_cuda
@@ -130,6 +131,20 @@ def test_guidance_is_the_same_on_both_paths(name: str) -> None:
     for unguided in (True, False):
         torch.testing.assert_close(candidates[True, unguided], candidates[False, unguided], rtol=1e-4, atol=1e-4)
     assert (candidates[True, True] - candidates[True, False]).abs().max() > 1e-2, "guidance has no effect here"
+
+
+@named([*NAMES, "groot"])
+def test_guidance_without_delay_is_checked_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RTCConfig(enabled=True, execution_horizon=6)
+    policy = POLICIES[name].build(**({} if name == "groot" else {"rtc_config": config})).requires_grad_(False)
+    policy.config.rtc_config = config  # GR00T's has no such field, but reads it where a rollout has set it
+    previous = torch.randn(7, 6, generator=torch.Generator().manual_seed(1))
+    check = Mock(side_effect=session.verify)
+    monkeypatch.setattr(session, "verify", check)
+    handle = keystone.attach(policy, k=3)
+    for leftover, checks in ((None, 1), (previous, 2), (previous, 2), (None, 2)):
+        policy.predict_action_chunk(dict(POLICIES[name].batch(1)), inference_delay=0, prev_chunk_left_over=leftover)
+        assert (handle.path, check.call_count) == ("fast", checks)
 
 
 def settled(policy: Any, name: str, k: int, rows: int) -> keystone.Handle:

@@ -100,3 +100,23 @@ def assert_no_trace(policy: Any, predict: Predict, **options: Any) -> None:
     predict()
     keystone.detach(policy)
     assert traces(policy) == before
+
+
+def paths(policy: Any, predict: Predict, **options: Any) -> dict[str, str]:
+    """The path of a round, by how the policy is attached to: with K given, with K found by itself, and in a profile."""
+    found = {}
+    for name, k in (("given", 4), ("auto", "auto")):
+        handle = keystone.attach(policy, k=k, **options)
+        try:
+            predict()
+            handle.k = 4  # which may have turned out to be 1
+            predict()
+        finally:
+            keystone.detach(policy)
+        found[name] = handle.path
+    handle = keystone.attach(policy, k=4, **options)
+    try:
+        profile = keystone.profile(policy, torch.zeros(1), k=(4,), rounds=1, call=lambda _: predict())
+    finally:
+        keystone.detach(policy)
+    return {**found, "profile": profile.adapter.removeprefix(f"{handle.adapter}, ").removesuffix(" path")}

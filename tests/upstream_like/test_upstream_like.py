@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,6 +79,9 @@ CASES = {
     "fastwam-with-a-seed": _fastwam(42),
 }
 
+#: Those whose networks a fast path knows; the toys of the others have networks of their own.
+FAST = ("fastwam", "fastwam-with-a-seed")
+
 
 @cache
 def built(name: str) -> Any:
@@ -113,6 +117,17 @@ def test_candidates_are_single_calls(name: str, rows: int, k: int) -> None:
 @pytest.mark.parametrize("name", ["fastwam", "fastwam-with-a-seed"])
 def test_candidates_of_the_fast_path_are_single_calls(name: str, k: int) -> None:
     assert contract.largest_difference(built(name), asked(name), k, "fast") < 1e-5
+
+
+def test_the_path_is_the_same_however_it_is_attached_to(
+    case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
+    monkeypatch.setattr("keystone.profiling.auto.KS", (1, 4))
+    path = "fast" if case in FAST else "plain"
+    assert contract.paths(built(case), asked(case), **CASES[case].options) == dict.fromkeys(
+        ("given", "auto", "profile"), path
+    )
 
 
 @pytest.mark.parametrize("path", ["plain", "fast"])

@@ -13,7 +13,7 @@ from keystone.profiling.clocks import Clock
 from keystone.sample.adapter import Seam
 from keystone.sample.hook import Hook
 from keystone.sample.session import Drawn
-from keystone.sample.shadow import shadowed
+from keystone.sample.shadow import class_instead, shadowed
 
 ENCODE, DENOISE, SELECT, OTHER = "encode", "denoise", "select", "other"
 PHASES = (ENCODE, DENOISE, SELECT, OTHER)
@@ -162,7 +162,8 @@ def _in_front(methods: list[tuple[Any, str]], wrap: Callable[[Callable[..., Any]
     try:
         for owner, name in hooked:
             front = _Front(wrap(getattr(owner, name), name))
-            owner.__class__ = type(type(owner).__name__, (type(owner),), {name: front})
+            kind = type(owner)
+            owner.__class__ = class_instead(kind, kind.__name__, (kind,), {name: front})
         with shadowed([one for one in methods if one not in hooked], wrap):
             yield
     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from keystone.errors import KeystoneError
 from keystone.sample.hook import Hook
 from keystone.sample.session import Session
+from keystone.sample.shadow import class_instead
 
 #: Attributes through which servers and wrappers hold the policy, and policies hold their model.
 _INNER = (
@@ -77,6 +78,12 @@ class Adapter:
 
     def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
         """The methods that encode the context, as (object, name); watched by the self-check."""
+        return ()
+
+    def encoding(self, policy: Any) -> Sequence[Any]:
+        """The modules that only encode, within the one whose class is swapped: the denoising runs none of their weights, and
+        they do not excuse a fast path that is less exact than its own weights allow.
+        """
         return ()
 
     def steps(self, policy: Any) -> Sequence[tuple[Any, str]]:
@@ -201,5 +208,6 @@ def _combined(seam: type[Seam], original: type) -> type:
         # descend from abc.ABC, and such objects keep their class.
         hooks = bool(own) and all(isinstance(value, Hook) for value in own.values())
         bases, names = ((original,), own) if hooks else ((seam, original), {})
-        _classes[key] = type(f"KeyStone{original.__name__}", bases, {"__module__": original.__module__, **names})
+        attributes = {"__module__": original.__module__, **names}
+        _classes[key] = class_instead(original, f"KeyStone{original.__name__}", bases, attributes)
     return _classes[key]

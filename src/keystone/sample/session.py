@@ -87,11 +87,15 @@ class Session:
         choose: who reduces K candidates to one.
         encoders: the (object, method name) pairs that encode the context; called once per observation, whatever K.
         sampling: the modules that take part in the sampling, whose weights tell how exact it can be.
+        encoding: those within them that only encode: of no matter to how exact the fast path can be.
         checked: the self-check has passed, or was not wanted.
         thorough: it compares all candidates, not only three.
         finding: what it found.
-        fast: draw on the fast path, where the seam offers one and the self-check finds it exact; False once it did not.
-        proved: the situations in which it did.
+        fast: draw on the fast path, where the seam offers one and the self-check finds it exact. As asked for: what was found
+            out since is in the next three.
+        proved: the situations in which it is exact.
+        refused: those in which it is not.
+        failed: it raised, and is not tried any more in any situation.
         path: the one on which the last round drew: "fast" or "plain"; "undecided" before the first.
         compile: compile the denoising step.
         tuner: finds K in the first round; None once it has.
@@ -105,11 +109,14 @@ class Session:
     choose: Choose
     encoders: Sequence[tuple[Any, str]] = ()
     sampling: Sequence[Any] = field(default=(), repr=False)
+    encoding: Sequence[Any] = field(default=(), repr=False)
     checked: bool = False
     thorough: bool = False
     finding: Finding | None = None
     fast: bool = False
     proved: set[Situation] = field(default_factory=set)
+    refused: set[Situation] = field(default_factory=set)
+    failed: bool = False
     path: str = "undecided"
     compile: bool = False
     tuner: Tuner | None = field(default=None, repr=False)
@@ -154,6 +161,7 @@ class Session:
         dtype: torch.dtype = torch.float32,
         uniform: bool = False,
         delay: int = 0,
+        guided: bool = False,
         stochastic: bool = False,
         seed: int | None = None,
         precision: torch.dtype | None = None,
@@ -164,13 +172,15 @@ class Session:
             original: the seam's own method with its own arguments, returning (B, T, D); draws its own noise.
             draw: maps initial noise (B * K, *shape) and K to candidates (B * K, T, D).
             fast: the same in less time. It is tried in the first round of every `Situation`, if wanted, and kept if the
-                self-check finds it exact; if it does not, or ``fast`` raises, then or later, ``draw`` is used from then on.
+                self-check finds it exact; if it does not, ``draw`` is used in that situation, and everywhere if ``fast``
+                raises, then or later.
             batch: B.
             shape: of one row of initial noise.
             device: of the noise.
             dtype: of the noise.
             uniform: the policy starts from uniform noise on [-1, 1] instead of a normal one.
             delay: of real-time chunking, in steps.
+            guided: the chunk is drawn towards a previous one, with or without delay.
             stochastic: the sampler draws more noise on its way; it is seeded too.
             seed: that the policy's own method was called with; takes the place of the global generator.
             precision: the coarsest type the policy computes in, where its weights are not torch's and cannot tell.
@@ -202,12 +212,15 @@ class Session:
         def attempt(method: Draw, path: str) -> tuple[Drawn, Finding]:
             drawn, draws = sample(method, self.encoders)
             compare = range(draws.candidates.shape[1]) if self.thorough else None
-            coarsest, distinct = precision or coarsest_type(self.sampling, dtype, device), self.temperature > 0
+            # A fast path that fails the check costs some time, a plain one the policy: that one gets the benefit of the doubt.
+            encoding = self.encoding if path == "fast" else None
+            coarsest = precision or coarsest_type(self.sampling, dtype, device, encoding)
+            distinct = self.temperature > 0
             return drawn, verify(
                 original, *draws, self.encoders, uniform, compare, coarsest, distinct=distinct, path=path
             )
 
-        now = Situation.now(batch, delay, dtype, device)
+        now = Situation.now(batch, delay, guided, dtype, device)
         if self.k == 1 and now not in self.proved:  # one candidate proves nothing about several
             fast = None
         # Asked once: K, and with it the answer, may change during the round, and only those who wait may count calls, on
@@ -215,7 +228,7 @@ class Session:
         proved = self._proved(fast, now)
         with contextlib.nullcontext() if proved else self.checking:
             if proved or self._proved(fast, now):  # by another thread, in the meantime
-                method, drawn = self._draw(lambda method: sample(method)[0], fast, draw)
+                method, drawn = self._draw(lambda method: sample(method)[0], fast, draw, now)
             else:
                 method, drawn = self._settle(attempt, fast, draw, now)
         if self._tuned(partial(draw_with, method), batch, device):
@@ -231,19 +244,23 @@ class Session:
 
     def _proved(self, fast: Draw | None, now: Situation) -> bool:
         """Whether the self-check has found exact what this round would draw with."""
-        return self.checked and (fast is None or not self.fast or now in self.proved)
+        return self.checked and (fast is None or not self._usable(now) or now in self.proved)
+
+    def _usable(self, now: Situation) -> bool:
+        """Whether the fast path is wanted and nothing is known against it in this situation."""
+        return self.fast and not self.failed and now not in self.refused
 
     def _settle(
         self, attempt: Callable[[Draw, str], tuple[Drawn, Finding]], fast: Draw | None, plain: Draw, now: Situation
     ) -> tuple[Draw, Drawn]:
         """Find out on which path to draw from now on: the way it is drawn, and its candidates."""
-        problem = ""
-        if fast is not None and self.fast:
+        problem, failed = "", False
+        if fast is not None and self._usable(now):
             try:
                 drawn, finding = attempt(fast, "fast")
                 problem = finding.problem
             except Exception as error:  # whatever it is: the plain path does without it, or fails for the same reason
-                problem = _failure(error)
+                problem, failed = _failure(error), True
             if not problem:
                 self._conclude(finding)
                 self.proved.add(now)
@@ -251,12 +268,14 @@ class Session:
         drawn, finding = attempt(plain, "plain")
         self._conclude(finding)
         if problem:
-            self._give_up_fast(problem)
+            self._give_up_fast(problem, None if failed else now)
         return plain, drawn
 
-    def _draw(self, sample: Callable[[Draw], Drawn], fast: Draw | None, plain: Draw) -> tuple[Draw, Drawn]:
+    def _draw(
+        self, sample: Callable[[Draw], Drawn], fast: Draw | None, plain: Draw, now: Situation
+    ) -> tuple[Draw, Drawn]:
         """Draw on the path that was settled on; should the fast one fail after all, on the plain one from now on."""
-        if fast is None or not self.fast:
+        if fast is None or not self._usable(now):
             self.path = "plain"
             return plain, sample(plain)
         try:
@@ -270,9 +289,15 @@ class Session:
         self.path = "fast"
         return fast, drawn
 
-    def _give_up_fast(self, problem: str) -> None:
-        self.fast, self.path = False, "plain"
-        log.warning("KeyStone: the fast path is not used, candidates are drawn on the plain one: %s", problem)
+    def _give_up_fast(self, problem: str, where: Situation | None = None) -> None:
+        """In one situation, or for good."""
+        self.path = "plain"
+        if where is None:
+            self.failed, rounds = True, ""
+        else:
+            self.refused.add(where)
+            rounds = " in rounds like this one"
+        log.warning("KeyStone: the fast path is not used%s, candidates are drawn on the plain one: %s", rounds, problem)
 
     def step(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """A denoising step as a seam should call it: compiled, where that was asked for and the sampler around it is not.
@@ -391,5 +416,5 @@ def _failure(error: Exception) -> str:
 
 def _now(device: torch.device | str) -> float:
     if torch.device(device).type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()  # not of others: a program may have more to do on this GPU
     return time.perf_counter()

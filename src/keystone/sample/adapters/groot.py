@@ -63,6 +63,7 @@ class GrootSeam(Seam):
             device=backbone_features.device,
             dtype=backbone_features.dtype,
             delay=0 if previous is None or options is None else options["rtc_frozen_steps"],
+            guided=previous is not None,
         )
         fields = {"action_pred": chunk, "backbone_features": backbone_features, "state_features": state_features}
         return type(backbone_output)(data=fields)

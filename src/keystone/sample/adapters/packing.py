@@ -100,6 +100,7 @@ class PackedSeam(Seam):
             shape=shape,
             device=device,
             delay=options.get("inference_delay") or 0,
+            guided=options.get("prev_chunk_left_over") is not None,
         )
 
 
@@ -123,6 +124,13 @@ class PackedAdapter(Adapter):
 
     def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model, "embed_prefix")]
+
+    def encoding(self, policy: Any) -> Sequence[Any]:
+        """The vision-language model: past the prefix, its expert runs alone."""
+        model = policy.model
+        if hasattr(model, "vlm_with_expert"):
+            return [model.vlm_with_expert.vlm]
+        return [model.paligemma_with_expert.paligemma]
 
     def steps(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model, "denoise_step")]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from keystone.sample.shadow import is_replaced, own_class
 from keystone.sample.shared.cross_attention import KeysValues, compact, cross_attend, split_heads
 from keystone.sample.shared.modulation import is_plain, modulate
 
@@ -109,10 +110,10 @@ def looks_at(network: Any) -> list[str]:
 
 def recognises(network: Any) -> bool:
     """Whether `SharedDiT` computes what this network does. Another one runs as it is."""
-    if type(network).__name__ not in ("DiT", "AlternateVLDiT") or network.training:
+    if own_class(network).__name__ not in ("DiT", "AlternateVLDiT") or network.training:
         return False
     # Someone put an engine or a compiled function in its place, which is to be used.
-    if "forward" in vars(network):
+    if is_replaced(network, "forward"):
         return False
     parts = ("timestep_encoder", "transformer_blocks", "norm_out", "proj_out_1", "proj_out_2", "config")
     return (
@@ -129,9 +130,9 @@ def _recognises_block(block: Any) -> bool:
     if not (hasattr(block.norm1, "linear") and is_plain(getattr(block.norm1, "norm", None))):
         return False  # another norm, which does not depend on the time
     # NVIDIA's copy runs its attention on the math backend where others fail: that is then its own affair.
-    forces_backend = getattr(sys.modules.get(type(block).__module__), "_should_force_math_sdpa", None)
+    forces_backend = getattr(sys.modules.get(own_class(block).__module__), "_should_force_math_sdpa", None)
     return (
-        "forward" not in vars(block)
+        not is_replaced(block, "forward")
         and _recognises_attention(block.attn1)
         and not (forces_backend and forces_backend())
     )

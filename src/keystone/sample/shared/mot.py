@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from keystone.sample.shadow import is_replaced, own_class
 from keystone.sample.shared.attention import Context, Kept, attend_to_both, fold, own_bias, unfold
 from keystone.sample.shared.cross_attention import KeysValues, compact, cross_attend, split_heads
 from keystone.sample.shared.modulation import is_plain, modulate
@@ -121,18 +122,19 @@ def recognises(model: Any) -> bool:
     Whether it is in training mode does not matter: sampling, it is put into evaluation mode by its authors.
     """
     expert, mot = model.action_expert, model.mot
-    if (type(expert).__name__, type(mot).__name__) != ("ActionDiT", "MoT") or not all(map(_own, (model, mot, expert))):
+    names = tuple(own_class(part).__name__ for part in (expert, mot))
+    if names != ("ActionDiT", "MoT") or not all(map(_own, (model, mot, expert))):
         return False
     return (
         _has(expert, "action_encoder", "text_embedding", "head", "pre_dit", "action_dim", "blocks")
         and dict(getattr(mot, "mixtures", {})).get("action") is expert
-        and all(type(layer).__name__ == "MoTLayer" and _own(layer) for layer in getattr(mot, "layers", ()))
+        and all(own_class(layer).__name__ == "MoTLayer" and _own(layer) for layer in getattr(mot, "layers", ()))
         and all(_recognises_block(block) for block in blocks_of(mot))
     )
 
 
 def _recognises_block(block: Any) -> bool:
-    if type(block).__name__ not in ("DiTBlock", "FastWAMAttentionBlock") or not _own(block):
+    if own_class(block).__name__ not in ("DiTBlock", "FastWAMAttentionBlock") or not _own(block):
         return False
     if not _has(block, "self_attn", "cross_attn", "norm1", "norm2", "norm3", "ffn", "modulation", "num_heads"):
         return False
@@ -154,7 +156,7 @@ def _has(part: Any, *names: str) -> bool:
 def _own(part: Any) -> bool:
     """Nobody put a compiled function or an engine in the place of a method, which would be to be used."""
     methods = ("forward", "forward_action_with_video_cache", "pre_dit", "post_dit", "_predict_action_noise_with_cache")
-    return not any(name in vars(part) for name in methods)
+    return not any(is_replaced(part, name) for name in methods)
 
 
 def _kind(block: Any, values: Tensor) -> torch.dtype:
