@@ -1,5 +1,6 @@
 """How exact a round can be, and whom it waits for."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -17,9 +18,13 @@ from tiny import POLICIES
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings can be read without one; a product cannot be computed."""
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Settings can be read without one, as they are in a new process; a product cannot be computed."""
     monkeypatch.setattr(situation, "_of_products", lambda device: torch.float32)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")  # LeRobot's compiled policies set another
+    yield
+    torch.set_float32_matmul_precision(precision)
 
 
 @pytest.mark.usefixtures("gpu")
