@@ -1,8 +1,9 @@
-"""``python -m benchmarks.regression OLD NEW [--allow 0.25]``: has anything become slower?
+"""``python -m benchmarks.regression OLD NEW [--allow 0.25] [--some]``: has anything become slower?
 
-Compares the rows of two result files by their case. What is compared are ratios that were measured within one run each, so the
-files may come from different machines, with a grain of salt. Exit code 0 if nothing is worse by more than is allowed, 1 if
-something is, or is missing in NEW; 2 if the files cannot be compared.
+Compares the rows of two result files by their case, or those of all files in two folders. ``make bench-quick`` has some of the
+cases of ``make bench``: ``benchmarks/results benchmarks/results/quick --some``. What is compared are ratios that were measured
+within one run each, so the files may come from different machines, with a grain of salt. Exit code 0 if nothing is worse by
+more than is allowed, 1 if something is, or is missing in NEW; 2 if the files cannot be compared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from benchmarks.suite_report import results
 
 
 class Change(NamedTuple):
@@ -24,11 +27,13 @@ class Change(NamedTuple):
 
 
 def read_rows(path: Path) -> dict[str, dict[str, Any]]:
-    """The rows of a result file by case.
+    """The rows of a result file by case, or of all in a folder by file and case.
 
     Raises:
         ValueError: if it is not one.
     """
+    if path.is_dir():
+        return {f"{name}: {row['case']}": row for name, found in results(path).items() for row in found["rows"]}
     try:
         rows = json.loads(path.read_text())["rows"]
         return {row["case"]: {**row, "ratio": float(row["ratio"])} for row in rows}
@@ -59,6 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         default=0.25,
         help="how much worse a ratio may be, as a fraction; a busy machine makes a quarter",
     )
+    parser.add_argument("--some", action="store_true", help="NEW need not have all cases")
     given = parser.parse_args(arguments)
     if not 0 <= given.allow < 1:
         parser.error(f"--allow {given.allow}: expected a fraction from 0 to 1 (0.25 is a quarter)")
@@ -72,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{given.old} and {given.new} have no case in common", file=sys.stderr)
         return 2
     worse = [change for change in compared if change.factor < 1 - given.allow]
-    missing, added = sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
+    missing, added = [] if given.some else sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
     for change in compared:
         mark = "WORSE " if change in worse else "      "
         print(f"{mark}{change.factor:6.2f}  {change.old:8.3g} -> {change.new:8.3g}  {change.case}")

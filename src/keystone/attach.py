@@ -103,6 +103,8 @@ def attach(
     'Policy'
     """
     automatic = isinstance(k, str) and k == "auto"
+    if isinstance(k, str) and not automatic:
+        raise ValueError(f'k={k!r}: expected a whole number, or "auto"')
     candidates: Any = UNTIL_TUNED if automatic else k
     whole("k", candidates)
     whole("keep", keep, least=0)

@@ -89,8 +89,9 @@ class Handle:
 
     def __repr__(self) -> str:
         rounds = self._counts["rounds"]
+        k = self.k if self.session.tuner is None else "auto"
         return (
-            f"<KeyStone: K={self.k}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, {rounds} rounds; "
+            f"<KeyStone: K={k}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, {rounds} rounds; "
             f"last: {self.last}>"
         )
 

@@ -148,6 +148,19 @@ def test_worse_is_worse_in_either_direction(before, after, allow, lower):
     assert regression.changes(new, old)[0].factor == pytest.approx(1 / change.factor)
 
 
+def test_folders_are_compared_file_by_file(tmp_path, capsys):
+    machine = {"machine": {}}
+    for folder, cases in (("old", {"a": 2.0, "b": 1.0}), ("new", {"a": 1.9})):
+        (tmp_path / folder).mkdir()
+        rows = [{"case": case, "ratio": ratio} for case, ratio in cases.items()]
+        (tmp_path / folder / "one.json").write_text(json.dumps({**machine, "rows": rows}))
+        (tmp_path / folder / "study.json").write_text("{}")  # not of a benchmark
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    assert regression.main([old, new]) == 1
+    assert f"MISSING in {new}: one: b" in capsys.readouterr().out
+    assert regression.main([old, new, "--some"]) == 0
+
+
 @pytest.mark.parametrize(
     ("new", "allow", "code", "said"),
     [

@@ -37,6 +37,7 @@ def test_stock_client_gets_a_chosen_chunk_and_plain_diagnostics(policy):
     assert reply["actions"].shape == (HORIZON, REAL_DIMS)
     assert reply["keystone"]["k"] == 8
     assert sum(reply["keystone"]["sizes"]) == 8
+    assert reply["keystone"]["path"] in ("fast", "plain")
     assert 0 < reply["keystone"]["consensus"] <= 1
     assert reply["policy_timing"] == {"infer_ms": 1.0}
     assert json.loads(json.dumps(reply["keystone"])) == reply["keystone"]  # nothing but Python's own numbers

@@ -46,6 +46,20 @@ def test_a_stored_profile_is_used(timed, caplog):
     assert "a stored profile" in caplog.text
 
 
+def test_a_budget_that_is_too_small_is_named(timed, caplog):
+    keystone.profile(timed, OBSERVATION, k=(4, 16), rounds=5, budget_ms=14)
+    handle = keystone.attach(timed, k="auto")
+    assert "K=auto" in repr(handle)
+    timed(OBSERVATION)
+    assert "no larger K stays within 14 ms" in caplog.text
+    assert "K=1" in repr(handle)
+
+
+def test_a_word_that_is_not_auto(timed):
+    with pytest.raises(ValueError, match='expected a whole number, or "auto"'):
+        keystone.attach(timed, k="Auto")
+
+
 def test_a_policy_that_waits_for_its_k_can_be_profiled(timed):
     handle = keystone.attach(timed, k="auto")
     assert keystone.profile(timed, OBSERVATION, k=(8, 16), rounds=5, budget_ms=40).best() == 16

@@ -16,6 +16,7 @@ from profiling_timed import Timed
 
 import keystone
 from keystone import KeystoneError
+from keystone.cli.profile import advice
 from keystone.profiling import Cost, Profile
 from keystone.profiling.measure import WARM_UP, Plan
 from keystone.profiling.memory import Peak
@@ -37,6 +38,38 @@ def test_the_largest_k_that_costs_nothing_is_found(timed):
     text = str(found)
     assert "Largest K within 5% of K = 1: 8" in text
     assert "| 16 | 31 | 31 | 31 | 2.07× | 5 | 26 | 0 | 0 |" in text
+
+
+def test_fewer_rounds_than_there_are_throw_none_away(timed, tmp_path):
+    found = keystone.profile(timed, OBSERVATION, k=(4,), rounds=6, out=tmp_path)
+    assert keystone.profile(timed, OBSERVATION, k=(4,), rounds=2, out=tmp_path) == found
+    assert "6 rounds of each K" in str(found)
+
+
+def test_a_larger_k_that_is_cheaper_is_not_believed(stored):
+    def cost(k, ms):
+        return Cost(k, 1, 9, ms, ms, ms, 0.0, ms, 0.0, 0.0, ratio=ms / 877)
+
+    found = Profile("p", "a", 1, "2 of 2 threads (cpu)", {}, "f", (cost(1, 877), cost(4, 566), cost(16, 1190)), "m")
+    assert "OMP_NUM_THREADS=1" in str(found)
+    assert advice(found) == "no K can be told from this"
+    assert dataclasses.replace(found, costs=(cost(1, 877), cost(4, 860))).doubt == ""
+
+
+def test_what_is_not_believed_is_not_kept(clock, stored):
+    class Hurried(Timed):
+        def sample(self, context, noise):
+            chunk = super().sample(context, noise)
+            self.clock.turn(100 if len(noise) == 1 else 0)
+            return chunk
+
+    assert keystone.profile(Hurried(clock), OBSERVATION, k=4, rounds=5).doubt
+    assert not list(stored.glob("*.json"))
+
+
+def test_an_attached_policy_is_called_what_it_is(timed):
+    keystone.attach(timed, k=4)
+    assert keystone.profile(timed, OBSERVATION, k=4, rounds=2).policy == "Timed"
 
 
 def test_a_budget_decides_where_it_is_given(timed):

@@ -59,6 +59,13 @@ def test_an_interruption_says_how_to_go_on(policy, tmp_path, capsys, monkeypatch
     assert "run the same command again" in capsys.readouterr().out
 
 
+def test_files_that_are_not_of_a_profile_are_not_overwritten(policy, tmp_path, capsys):
+    (tmp_path / "profile.md").write_text("mine")
+    assert main(["profile", policy, "--k", "4", "--rounds", "2", "--out", str(tmp_path)]) == 2
+    assert "choose another folder" in capsys.readouterr().err
+    assert (tmp_path / "profile.md").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

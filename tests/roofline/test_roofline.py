@@ -169,6 +169,7 @@ def test_every_output_says_that_it_is_a_model(arguments, capsys, tmp_path):
         (("--model", "pi06"), "did you mean 'pi05'"),
         (("--device", "a600"), "did you mean 'a6000'"),
         (("--k", "0", "4"), "1 or more"),
+        (("--k", "4", "16"), "give a model with --model"),
         (("--tolerance", "-1"), "0 or more"),
     ],
 )

@@ -46,7 +46,7 @@ def run(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from keystone.profiling.api import check_arguments, profile
+    from keystone.profiling.api import JOURNAL, check_arguments, profile
     from keystone.profiling.store import ENOUGH, profiles_folder
     from keystone.report.cost import draw_cost
     from keystone.report.style import save
@@ -56,6 +56,11 @@ def run(
     except (ValueError, TypeError) as error:
         raise KeystoneError(str(error)) from None
     folder = out or Path("out/profile") / (re.sub(r"[^\w.-]+", "-", policy).strip("-.") or "policy")
+    written = [folder / f"profile.{kind}" for kind in ("md", "json", "png", "svg")]
+    if any(path.exists() for path in written) and not (folder / JOURNAL).exists():
+        raise KeystoneError(
+            f"{folder} has a file named profile that is not of this command: choose another folder with --out"
+        )
     console = Console(highlight=False, markup=False, soft_wrap=True)
     columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
@@ -75,14 +80,18 @@ def run(
     (folder / "profile.md").write_text(str(found) + "\n")
     paths = save(draw_cost(found), folder, "profile")
     console.print(f"wrote {', '.join(path.name for path in paths)}, profile.md and profile.json to {folder}")
-    if rounds < ENOUGH:
-        console.print(f'not kept for k="auto": {rounds} rounds of each K are a trial, --rounds {ENOUGH} or more count')
+    if found.doubt:
+        console.print('not kept for k="auto", because it is not to be believed (see above)', style="bold yellow")
+    elif (count := min(cost.rounds for cost in found.costs)) < ENOUGH:
+        console.print(f'not kept for k="auto": {count} rounds of each K are a trial, --rounds {ENOUGH} or more count')
     else:
         console.print(f'kept for k="auto" in {profiles_folder()}')
 
 
 def advice(found: Profile) -> str:
     """What to do with the result, in one line."""
+    if found.doubt:
+        return "no K can be told from this"
     k, load = found.best(), f" with {found.clients[-1]} clients" if len(found.clients) > 1 else ""
     if k > 1:
         return f'K = {k}{load}: keystone.attach(policy, k={k}), or k="auto"'

@@ -19,7 +19,7 @@ has the assumptions."""
 def run(
     model: str | None = None,
     device: str = "a6000",
-    k: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
+    k: tuple[int, ...] | None = None,
     tolerance: float = 0.05,
     json_path: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
@@ -29,7 +29,7 @@ def run(
         model: pi05, smolvla, groot, xvla, starvla or fastwam; without it, the largest K of all six, and GR00T beside what
             NVIDIA measured.
         device: a6000, 4090, 5090, h100, thor or orin.
-        k: candidates per round.
+        k: candidates per round of one model; default 1, 2, 4, 8, 16 and 32.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
         json_path: write the prediction for the model, or for all, to this file.
     """
@@ -40,8 +40,11 @@ def run(
     from keystone.roofline.models import MODELS, find_model
     from keystone.roofline.table import against_k, as_dict, beside_published, six_models
 
+    asked, k = k is not None, (1, 2, 4, 8, 16, 32) if k is None else k
     if min(k, default=0) < 1:
         raise KeystoneError(f"--k {' '.join(map(str, k))}: expected whole numbers, 1 or more")
+    if asked and model is None and json_path is None:
+        raise KeystoneError("--k: the table of all models tells the largest K of each; give a model with --model")
     if not 0 <= tolerance < float("inf"):
         raise KeystoneError(f"--tolerance {tolerance}: expected a fraction, 0 or more (0.05 is five per cent)")
     target = find_device(device)

@@ -89,7 +89,7 @@ class ChoosingPolicy:
         with self._lock, contextlib.nullcontext() if seed is None else self.handle.seeded(seed):
             self._chosen = None
             reply = dict(self._policy.infer(observation, **kwargs))
-            reply[REPLY] = {"k": 1} if self._chosen is None else _plain(self._chosen)
+            reply[REPLY] = {"k": 1} if self._chosen is None else {**_plain(self._chosen), "path": self.handle.path}
         return reply
 
     def warm_up(self) -> bool:

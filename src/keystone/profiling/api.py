@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -24,6 +25,7 @@ from keystone.profiling.result import TOLERANCE, Profile, costs_of
 from keystone.profiling.store import ENOUGH, profiles_folder, save_profile
 from keystone.profiling.subject import device_of, load_subject, round_of, rows_of
 from keystone.sample.noise import aside
+from keystone.sample.shadow import own_class
 from keystone.select.rules.checks import whole
 
 KS = (1, 4, 8, 16, 32)
@@ -40,7 +42,7 @@ def profile(
     policy: Any,
     observation: Any = None,
     *,
-    k: Iterable[int] = KS,
+    k: int | Iterable[int] = KS,
     tolerance: float = TOLERANCE,
     budget_ms: float | None = None,
     batch: int | None = None,
@@ -93,7 +95,7 @@ def profile(
     """
     ks = check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch)
     named = isinstance(policy, (str, os.PathLike))
-    name = str(policy) if named else type(policy).__name__
+    name = str(policy) if named else own_class(policy).__name__
     if concurrent > 1 and not named:
         raise KeystoneError(
             "concurrent: the other clients are processes, which must load the policy themselves: give its name or folder, "
@@ -122,6 +124,7 @@ def profile(
                   "fingerprint": fingerprint, "k": list(ks), "clients": list(plan.clients)}  # fmt: skip
         folder = None if out is None else Path(out)
         journal = Journal(folder and folder / JOURNAL, header, fresh)
+        plan = dataclasses.replace(plan, rounds=max(rounds, journal.rounds))  # what was measured is not thrown away
         neighbours = None
         if concurrent > 1:
             threads = torch.get_num_threads()
@@ -134,7 +137,7 @@ def profile(
         costs_of(complete(plan, journal, ks), journal.peaks), meter_for(place).title, tolerance, budget_ms, journal.stopped,
         MIXED if facts.mixed else "", facts.date,
     )  # fmt: skip
-    if rounds >= ENOUGH:
+    if plan.rounds >= ENOUGH and not found.doubt:
         save_profile(found, profiles_folder(profiles))
     if folder is not None:
         with written_whole(folder / RESULT) as draft:
@@ -161,14 +164,14 @@ def _attached(policy: Any, options: dict[str, Any]) -> Any:
 
 
 def check_arguments(
-    k: Iterable[int], tolerance: float, budget_ms: float | None, rounds: int, concurrent: int, batch: int | None
+    k: int | Iterable[int], tolerance: float, budget_ms: float | None, rounds: int, concurrent: int, batch: int | None
 ) -> tuple[int, ...]:
     """The numbers of candidates, ascending, beginning with 1.
 
     Raises:
         ValueError, TypeError: about the first argument that makes no sense.
     """
-    ks = tuple(k)
+    ks = tuple(k) if isinstance(k, Iterable) else (k,)
     for value in ks:
         whole("k", value)
     if not any(value > 1 for value in ks):

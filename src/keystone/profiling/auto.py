@@ -69,10 +69,10 @@ class FirstRound:
             save_profile(found, self._folder)
         k = found.best()
         if k == 1:
-            log.warning(
-                "KeyStone is off (K=1): by %s in %s no larger K is free here; give k yourself, or a profile with a budget",
-                source, self._folder,
-            )  # fmt: skip
+            why = "is free here; give k yourself, or a profile with a budget"
+            if found.budget_ms is not None:
+                why = f"stays within {found.budget_ms:g} ms; give k yourself, or a profile with a larger budget"
+            log.warning("KeyStone is off (K=1): by %s in %s no larger K %s", source, self._folder, why)
         else:
             log.info("KeyStone: K=%d, by %s in %s", k, source, self._folder)
         return k

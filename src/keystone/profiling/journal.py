@@ -62,6 +62,12 @@ class Journal:
         except OSError as error:
             raise KeystoneError(f"cannot write {path}: {error.strerror}") from None
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds of everything that was measured at all are complete, from the first on."""
+        fit = [rounds for (_, k), rounds in self.times.items() if self.stopped is None or k < self.stopped]
+        return min(map(len, fit), default=0)
+
     def has(self, number: int, clients: int, k: int) -> bool:
         """Whether this round was measured."""
         return number in self.times.get((clients, k), {})

@@ -15,6 +15,8 @@ from keystone.profiling.phases import PHASES
 
 #: How much longer than with K = 1 a round may take where nothing is said.
 TOLERANCE = 0.05
+#: More candidates cannot take less time: below this ratio to K = 1 it is not noise any more.
+DOUBTFUL = 0.75
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,17 @@ class Profile:
     stopped: int | None = None
     note: str = ""
     date: str = ""
+
+    @property
+    def doubt(self) -> str:
+        """Why not to believe it; empty if nothing speaks against it."""
+        for cost in self.costs:
+            if cost.ratio < DOUBTFUL:
+                return (
+                    f"K = {cost.k} took {cost.ratio:.2f} times as long as K = 1, which cannot be: something else disturbed the "
+                    "measurement. On a CPU these are threads that wait for busy cores: set OMP_NUM_THREADS=1, and measure anew."
+                )
+        return ""
 
     @property
     def clients(self) -> tuple[int, ...]:

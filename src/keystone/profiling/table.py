@@ -23,7 +23,11 @@ def lines(profile: Profile) -> list[str]:
     """Everything there is to say, line by line."""
     versions = ", ".join(f"{name} {version}" for name, version in profile.versions.items())
     rows = "unknown batch" if profile.batch is None else f"batch {profile.batch}"
-    text = [f"{profile.policy} ({profile.adapter}), {rows}, {profile.device}; {versions}; {profile.date}", ""]
+    count = min(cost.rounds for cost in profile.costs)
+    text = [
+        f"{profile.policy} ({profile.adapter}), {rows}, {profile.device}; {versions}; {count} rounds of each K, {profile.date}",
+        "",
+    ]
     for clients in profile.clients:
         if len(profile.clients) > 1:
             text += [f"{_clients(clients)}:", ""]
@@ -37,6 +41,8 @@ def lines(profile: Profile) -> list[str]:
 def conclusions(profile: Profile) -> list[str]:
     """Which K, and why."""
     text = []
+    if profile.doubt:
+        text.append(profile.doubt)
     if profile.stopped is not None:
         fits = max(cost.k for cost in profile.costs)
         text.append(f"K = {profile.stopped} does not fit into memory; the largest K tried that does is {fits}.")
