@@ -14,7 +14,8 @@ from torch import Tensor
 
 from keystone.errors import KeystoneError
 from keystone.sample.adapter import Adapter, Window
-from keystone.sample.session import Drawn, Session
+from keystone.sample.drawn import Drawn
+from keystone.sample.session import Session
 from keystone.select import ActionSpace, Selection, select
 from keystone.select.rules.base import Rule
 from keystone.select.rules.checks import whole

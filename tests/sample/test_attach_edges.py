@@ -10,7 +10,7 @@ import keystone
 from keystone import ActionSpace, KeystoneError
 from keystone.sample import adapter
 from keystone.sample.adapters import ADAPTERS
-from keystone.sample.session import Drawn
+from keystone.sample.drawn import Drawn
 from keystone.sample.site import SiteAdapter
 
 

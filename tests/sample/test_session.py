@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import keystone
 from keystone import KeystoneError, NoValidCandidate
 from keystone.handle import Chosen
+from keystone.sample.drawn import Drawn
 from keystone.sample.noise import initial_noise
-from keystone.sample.session import Drawn
 from tiny import POLICIES, Batch
 
 RECIPE = POLICIES["diffusion"]

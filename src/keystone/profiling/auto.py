@@ -22,7 +22,7 @@ from keystone.profiling.phases import DENOISE, ENCODE, PHASES, SELECT
 from keystone.profiling.result import TOLERANCE, Profile, costs_of
 from keystone.profiling.store import ENOUGH, find_profile, profiles_folder, save_profile
 from keystone.sample.adapter import Seam
-from keystone.sample.session import Drawn
+from keystone.sample.drawn import Drawn
 
 log = logging.getLogger("keystone")
 
@@ -32,7 +32,7 @@ HOPELESS = 1.5
 
 
 class FirstRound:
-    """Finds K in the first round, on the real observation; see `keystone.sample.session.Tuner`.
+    """Finds K in the first round, on the real observation; see `keystone.sample.drawn.Tuner`.
 
     The round is at the seam then: it can be drawn and chosen from again with any K, but the encoder has run. So the arguments
     of the encoder's last call are kept, and it is called again on copies of them, for its time.

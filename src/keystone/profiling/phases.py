@@ -11,8 +11,8 @@ from torch import Tensor
 from keystone.handle import Handle
 from keystone.profiling.clocks import Clock
 from keystone.sample.adapter import Seam
+from keystone.sample.drawn import Drawn
 from keystone.sample.hook import Hook
-from keystone.sample.session import Drawn
 from keystone.sample.shadow import class_instead, shadowed
 
 ENCODE, DENOISE, SELECT, OTHER = "encode", "denoise", "select", "other"

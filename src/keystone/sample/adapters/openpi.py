@@ -10,7 +10,6 @@ from torch import Tensor
 
 from keystone.sample.adapter import Seam
 from keystone.sample.adapters.openpi_policy import OpenPiFamily, is_policy
-from keystone.sample.adapters.packing import pack
 from keystone.sample.adapters.pi_step import PiStep
 from keystone.sample.hook import Hook
 from keystone.sample.shared.rounds import sharing
@@ -61,27 +60,11 @@ class OpenPiSeam(PiStep):
         suffix = self.embed_suffix(widen(state, k), x_t, widen(timestep, k))
         return self._velocity(suffix, prefix_pad_masks, past_key_values, x_t.shape[1])
 
-    def _packed(
-        self,
-        tokens: Tensor,
-        padding: Tensor,
-        blocks: Tensor,
-        condition: Tensor | None,
-        prefix_pad_masks: Tensor,
-        past_key_values: Any,
-    ) -> Tensor:
-        packed = pack(tokens, padding, blocks, prefix_pad_masks)
-        experts = self.paligemma_with_expert
-        experts.gemma_expert.model.config._attn_implementation = "eager"
-        (_, hidden), _ = experts.forward(
-            attention_mask=self._prepare_attention_masks_4d(packed.mask),
-            position_ids=packed.positions,
-            past_key_values=past_key_values,  # read, not appended to: openpi's attention appends only with use_cache
-            inputs_embeds=[None, packed.tokens],
-            use_cache=False,
-            adarms_cond=[None, condition],
-        )
-        return hidden
+    def _added_to_scores(self, mask: Tensor) -> Tensor:
+        return self._prepare_attention_masks_4d(mask)
+
+    def _only_read(self, cache: Any) -> Any:
+        return cache  # as it is: openpi's attention appends only with use_cache
 
 
 class OpenPiPolicySeam(Seam):

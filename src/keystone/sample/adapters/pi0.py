@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from keystone.sample.adapters.packing import PackedAdapter, PackedSeam, pack, share_cache
+from keystone.sample.adapters.packing import PackedAdapter, PackedSeam, share_cache
 from keystone.sample.adapters.pi_step import PiStep
 from keystone.sample.widen import widen
 
@@ -15,29 +15,13 @@ from keystone.sample.widen import widen
 class PiSeam(PiStep, PackedSeam):
     """The step that π0 and π0.5 share."""
 
-    def _packed(
-        self,
-        tokens: Tensor,
-        padding: Tensor,
-        blocks: Tensor,
-        condition: Tensor | None,
-        prefix_pad_masks: Tensor,
-        past_key_values: Any,
-    ) -> Tensor:
+    def _added_to_scores(self, mask: Tensor) -> Tensor:
         from lerobot.policies.common.vla_utils import prepare_attention_masks_4d
 
-        packed = pack(tokens, padding, blocks, prefix_pad_masks)
-        experts = self.paligemma_with_expert
-        experts.gemma_expert.model.config._attn_implementation = "eager"
-        (_, hidden), _ = experts.forward(
-            attention_mask=prepare_attention_masks_4d(packed.mask),
-            position_ids=packed.positions,
-            past_key_values=share_cache(past_key_values),
-            inputs_embeds=[None, packed.tokens],
-            use_cache=False,
-            adarms_cond=[None, condition],
-        )
-        return hidden
+        return prepare_attention_masks_4d(mask)
+
+    def _only_read(self, cache: Any) -> Any:
+        return share_cache(cache)
 
 
 class Pi0Seam(PiSeam):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Seam
-from keystone.sample.adapters.packing import visible_among
+from keystone.sample.adapters.packing import pack, visible_among
 from keystone.sample.shared.gemma import denoise, prepare
 from keystone.sample.shared.rounds import is_sharing, once_per_round
 
@@ -35,7 +35,7 @@ class PiStep(Seam):
             )
             hidden = self._keystone.step(denoise)(shared, tokens, condition)
         else:
-            hidden = self._keystone.step(type(self)._packed)(
+            hidden = self._keystone.step(PiStep._packed)(
                 self, tokens, padding, blocks, condition, prefix_pad_masks, past_key_values
             )
         hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -steps:]
@@ -51,6 +51,25 @@ class PiStep(Seam):
         past_key_values: Any,
     ) -> Tensor:
         """The expert's own code on packed suffixes: (B, K * S, E)."""
+        packed = pack(tokens, padding, blocks, prefix_pad_masks)
+        experts = self.paligemma_with_expert
+        experts.gemma_expert.model.config._attn_implementation = "eager"
+        (_, hidden), _ = experts.forward(
+            attention_mask=self._added_to_scores(packed.mask),
+            position_ids=packed.positions,
+            past_key_values=self._only_read(past_key_values),
+            inputs_embeds=[None, packed.tokens],
+            use_cache=False,
+            adarms_cond=[None, condition],
+        )
+        return hidden
+
+    def _added_to_scores(self, mask: Tensor) -> Tensor:
+        """A mask (B, L, M) of what is visible as the model's code adds it to scores: (B, 1, L, M)."""
+        raise NotImplementedError
+
+    def _only_read(self, cache: Any) -> Any:
+        """A cache that the expert's code does not append to."""
         raise NotImplementedError
 
 
