@@ -1,5 +1,7 @@
 """A clock that a test turns by hand, and a policy whose rounds take a known time on it."""
 
+import threading
+from collections import defaultdict
 from types import SimpleNamespace
 
 import torch
@@ -8,15 +10,22 @@ from keystone.profiling.phases import PHASES
 
 
 class HandClock:
-    """Shows what it was turned to. `log` keeps the phases it went through, `spent` their times."""
+    """Shows what it was turned to. `log` keeps the phases it went through, `spent` their times.
+
+    Every thread has a hand of its own: what one of them does meanwhile is not in another's times.
+    """
 
     def __init__(self):
-        self.now = 0.0
+        self._hands = defaultdict(float)
         self.log = []
         self._marks = []
 
+    @property
+    def now(self):
+        return self._hands[threading.get_ident()]
+
     def turn(self, milliseconds):
-        self.now += milliseconds
+        self._hands[threading.get_ident()] += milliseconds
 
     def start(self, phase):
         self._marks, self.log = [(phase, self.now)], [phase]
