@@ -163,6 +163,24 @@ def test_every_output_says_that_it_is_a_model(arguments, capsys, tmp_path):
     assert all(one["note"] == NOTE for one in predictions)
 
 
+def test_a_device_by_its_numbers(capsys):
+    known = DEVICES["4090"]
+    numbers = ["--bandwidth", str(known.bandwidth), "--tflops", str(known.tflops)]
+    tables = []
+    for device in (["4090"], ["mine", *numbers], ["4090", "--eager-us", "36"]):
+        assert main(["roofline", "--model", "pi05", "--device", *device]) == 0
+        tables.append(capsys.readouterr().out.splitlines())
+    catalogue, own, slower = tables
+    assert "π0.5 on mine:" in own[0]
+    assert "RTX 4090 (own numbers)" in slower[0]
+    assert catalogue[2:] == own[2:]
+    eager, graphs = slice(2, 4), slice(4, 6)
+    for before, after in zip(catalogue[4:7], slower[4:7], strict=True):
+        cells, others = before.split("|"), after.split("|")
+        assert cells[graphs] == others[graphs]
+        assert cells[eager] != others[eager]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -171,6 +189,8 @@ def test_every_output_says_that_it_is_a_model(arguments, capsys, tmp_path):
         (("--k", "0", "4"), "1 or more"),
         (("--k", "4", "16"), "give a model with --model"),
         (("--tolerance", "-1"), "0 or more"),
+        (("--device", "RTX 3090", "--bandwidth", "936"), "give its bandwidth in GB/s and its dense bfloat16 tflops"),
+        (("--eager-us", "0"), "eager_us=0.0: expected a number of more than 0"),
     ],
 )
 def test_bad_arguments(arguments, message, capsys):

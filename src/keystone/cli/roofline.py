@@ -21,6 +21,10 @@ def run(
     device: str = "a6000",
     k: tuple[int, ...] | None = None,
     tolerance: float = 0.05,
+    bandwidth: float | None = None,
+    tflops: float | None = None,
+    eager_us: float | None = None,
+    graph_us: float | None = None,
     json_path: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """Predict the time of a round against K from public numbers. A model, not a measurement; `keystone profile` measures.
@@ -28,9 +32,13 @@ def run(
     Args:
         model: pi05, smolvla, groot, xvla, starvla or fastwam; without it, the largest K of all six, and GR00T beside what
             NVIDIA measured.
-        device: a6000, 4090, 5090, h100, thor or orin.
+        device: a6000, 4090, 5090, h100, thor or orin; or a name of your own, with --bandwidth and --tflops.
         k: candidates per round of one model; default 1, 2, 4, 8, 16 and 32.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
+        bandwidth: of the device's memory, in GB/s; default what is known of the device, as with the next three.
+        tflops: dense bfloat16 with float32 accumulation, in TFLOP/s (half of what is named "with sparsity").
+        eager_us: microseconds of host time for one operation of eager PyTorch; 18 where nothing is known.
+        graph_us: microseconds for one kernel of a captured graph; 3 where nothing is known.
         json_path: write the prediction for the model, or for all, to this file.
     """
     from rich.console import Console
@@ -47,7 +55,7 @@ def run(
         raise KeystoneError("--k: the table of all models tells the largest K of each; give a model with --model")
     if not 0 <= tolerance < float("inf"):
         raise KeystoneError(f"--tolerance {tolerance}: expected a fraction, 0 or more (0.05 is five per cent)")
-    target = find_device(device)
+    target = find_device(device, bandwidth, tflops, eager_us, graph_us)
     chosen = list(MODELS.values()) if model is None else [find_model(model)]
     if model is None:
         lines = [*six_models(target, tolerance), "", *beside_published()]

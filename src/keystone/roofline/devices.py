@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from keystone.errors import KeystoneError, nearest_name
@@ -37,18 +38,45 @@ DEVICES: dict[str, Device] = {
 }
 
 
-def find_device(name: str) -> Device:
-    """A device by its name, however it is spelt.
+#: Host time of a desktop processor, for a device of which it is not said.
+EAGER_US, GRAPH_US = 18.0, 3.0
 
-    >>> find_device("RTX-4090").bandwidth
-    1008
+
+def find_device(
+    name: str,
+    bandwidth: float | None = None,
+    tflops: float | None = None,
+    eager_us: float | None = None,
+    graph_us: float | None = None,
+) -> Device:
+    """A device by its name, however it is spelt, with numbers of your own in place of its; or any other by its numbers.
+
+    Args:
+        name: of one in `DEVICES`, or whatever a device is to be called of which bandwidth and tflops are given.
+        bandwidth, tflops, eager_us, graph_us: see `Device`; None leaves what is known or assumed.
+
+    >>> find_device("RTX-4090").bandwidth, find_device("RTX 4090", eager_us=30).eager_us
+    (1008, 30)
+    >>> find_device("RTX 3090", bandwidth=936, tflops=71)
+    Device(title='RTX 3090', bandwidth=936, tflops=71, eager_us=18.0, graph_us=3.0)
     >>> find_device("a600")
     Traceback (most recent call last):
     keystone.errors.KeystoneError: there are no numbers for the device 'a600': did you mean 'a6000'? ...
     """
+    numbers = {"bandwidth": bandwidth, "tflops": tflops, "eager_us": eager_us, "graph_us": graph_us}
+    given = {key: value for key, value in numbers.items() if value is not None}
+    for key, value in given.items():
+        if not 0 < value < float("inf"):
+            raise KeystoneError(f"{key}={value!r}: expected a number of more than 0")
     plain = name.lower()
     for word in ("nvidia", "jetson", "agx", "rtx", "sxm", " ", "-", "_"):
         plain = plain.replace(word, "")
-    if plain not in DEVICES:
-        raise KeystoneError(f"there are no numbers for the device {name!r}: {nearest_name(plain, DEVICES)}")
-    return DEVICES[plain]
+    if plain in DEVICES:
+        known = DEVICES[plain]
+        return dataclasses.replace(known, title=f"{known.title} (own numbers)", **given) if given else known
+    if bandwidth is None or tflops is None:
+        raise KeystoneError(
+            f"there are no numbers for the device {name!r}: {nearest_name(plain, DEVICES)}; for another one give its bandwidth "
+            "in GB/s and its dense bfloat16 tflops"
+        )
+    return Device(name, **{"eager_us": EAGER_US, "graph_us": GRAPH_US, **given})
