@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from profiling_timed import Timed
+from scipy import stats
 
 import keystone
 from keystone import KeystoneError
@@ -21,6 +22,7 @@ from keystone.profiling import Cost, Profile
 from keystone.profiling.measure import WARM_UP, Plan
 from keystone.profiling.memory import Peak
 from keystone.profiling.phases import PHASES
+from keystone.profiling.ranges import quantile_range
 from keystone.profiling.result import costs_of
 
 OBSERVATION = torch.zeros(1, 2)
@@ -77,6 +79,64 @@ def test_a_budget_decides_where_it_is_given(timed):
     assert (found.best(), found.within_tolerance(), found.within_budget()) == (16, 8, 16)
     assert keystone.profile(timed, OBSERVATION, rounds=2, budget_ms=14).best() == 1
     assert "none, not even K = 1" in str(keystone.profile(timed, OBSERVATION, rounds=2, budget_ms=14))
+
+
+def measured(rounds, **options):
+    """A profile of K = 1, which takes 10 ms, and of K = 4 and K = 16, by their milliseconds in every round."""
+    times = {(1, k): [{**dict.fromkeys(PHASES, 0.0), "denoise": row[k]} for row in rounds] for k in (1, 4, 16)}
+    return Profile("p", "a", 1, "d", {}, "f", costs_of(times, {}), "m", **options)
+
+
+WAVERING = [{1: 10.0, 4: 10.0 + 2 * (number % 2), 16: 30.0 + number / 10} for number in range(30)]
+
+
+def test_what_is_not_certain_is_said():
+    found = measured(WAVERING, tolerance=0.1)
+    assert found.uncertain() == (4,)
+    assert "Not certain after 30 rounds: K = 4 (ratio 1 to 1.2×); more rounds would tell." in str(found)
+    assert "| 4 | 11 | 12 | 12 | 1.10× (1.00 to 1.20) |" in str(found)
+    assert found.as_dict()["found"]["1"]["uncertain"] == [4]
+    assert measured(WAVERING, tolerance=0.3).uncertain() == ()
+
+
+def test_a_budget_near_the_90th_percentile_is_not_certain():
+    found = measured(WAVERING, budget_ms=32.5)
+    assert found.costs[2].p90 > 32.5 > found.costs[2].p90_low
+    assert (found.best(), found.uncertain()) == (4, (16,))
+    assert "Not certain after 30 rounds: K = 16 (90th percentile 32.3 to 32.9 ms); more rounds would tell." in str(
+        found
+    )
+    few = measured(WAVERING[:10], budget_ms=30.85)
+    assert few.uncertain() == (1, 4, 16)  # no ten rounds can show that nine in ten are within
+    assert "K = 16 (90th percentile 30.6 ms or more); more rounds would tell." in str(few)
+
+
+def test_too_few_rounds_are_certain_of_nothing(timed):
+    found = keystone.profile(timed, OBSERVATION, k=(4, 32), rounds=4)
+    assert found.uncertain() == (4, 32)
+    assert "K = 32 (ratio of unknown range)" in str(found)
+    assert keystone.profile(timed, OBSERVATION, k=(4, 32), rounds=5).uncertain() == ()
+
+
+@given(st.integers(1, 400), st.sampled_from([0.5, 0.9]))
+def test_the_range_of_a_quantile_is_the_tightest_that_is_right_often_enough(count, quantile):
+    low, high = quantile_range(range(count), quantile)
+    below = stats.binom(count, quantile)  # how many measurements are below the true quantile
+    tightest_low = [number for number in range(count) if below.cdf(number) <= 0.05]
+    tightest_high = [number for number in range(count) if below.sf(number) <= 0.05]
+    assert low == (max(tightest_low) if tightest_low else None)
+    assert high == (min(tightest_high) if tightest_high else None)
+
+
+def test_the_method_that_is_called_may_be_the_one_that_samples(clock):
+    class Policy:
+        def act(self, observation):
+            clock.turn(1)
+            return observation[:, None] + torch.randn(len(observation), 8, 2)
+
+    policy = Policy()
+    found = keystone.profile(policy, OBSERVATION, k=4, rounds=2, call=policy.act, site="act")
+    assert [cost.median for cost in found.costs] == [1.0, 1.0]
 
 
 def test_a_tolerance_of_its_own(timed):
@@ -346,9 +406,10 @@ def test_arguments_that_make_no_sense(given, message, timed):
             "and rule, seed would hold for one",
         ),
         ({"observation": OBSERVATION, "batch": 2}, "for a policy given by name"),
-        ({"policy": "metaworld-mixed", "observation": OBSERVATION}, "made-up observation"),
+        ({"policy": "metaworld-mixed", "observation": OBSERVATION}, "comes with its observation"),
         ({"policy": "metaworld-mixt"}, "did you mean 'metaworld-mixed'"),
-        ({"policy": "somewhere.mine:policy"}, "its observations are not known"),
+        ({"policy": "fractions:Fraction"}, "is 'Fraction': expected builtins.tuple"),
+        ({"policy": "sys:version_info"}, "returns 5 things: expected the policy and an observation for it"),
     ],
 )
 def test_combinations_that_cannot_be(given, message, timed):

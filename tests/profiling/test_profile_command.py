@@ -25,7 +25,10 @@ def policy(tmp_path_factory):
     return str(save_random_flow(tmp_path_factory.mktemp("policies") / "toy"))
 
 
-def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored):
+def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored, monkeypatch):
+    monkeypatch.setattr(
+        "keystone.profiling.result.DOUBTFUL", 0.0
+    )  # a few rounds on a busy machine may be as odd as that
     arguments = ["profile", policy, "--k", "2", "4", "--rounds", "3", "--batch", "2", "--out", str(tmp_path)]
     assert main(arguments) == 0
     assert 'not kept for k="auto": 3 rounds' in capsys.readouterr().out
@@ -46,6 +49,45 @@ def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored):
     assert len(list(stored.glob("*.json"))) == 1
     assert main(arguments) == 0  # everything is there: nothing is measured a second time
     assert Profile.from_dict(json.loads((tmp_path / "profile.json").read_text())).costs == found.costs
+
+
+MODULE = """
+import torch
+import keystone
+
+class Mine:
+    def act(self, observation):
+        return observation[:, None] + torch.randn(len(observation), 8, 2)
+
+def make(batch=3, attach="no"):
+    policy = Mine()
+    if attach == "yes":
+        keystone.attach(policy, k=1, site="act")
+    return policy, torch.zeros(int(batch), 2), policy.act
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A user's module in the current directory, for this process and for the other clients' ones."""
+    (tmp_path / "robots_of_mine.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield "robots_of_mine"
+    sys.modules.pop("robots_of_mine", None)
+
+
+@pytest.mark.parametrize(("more", "rows"), [([], 3), (["--batch", "2"], 2), (["--concurrent", "2"], 3)])
+def test_a_policy_that_a_function_makes(more, rows, module, capsys):
+    arguments = ["profile", f"{module}:make?attach=yes", "--k", "2", "--rounds", "5", *more]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert f"{module}:make?attach=yes (site, plain path), batch {rows}" in printed
+
+
+def test_what_a_function_does_not_take(module, capsys):
+    assert main(["profile", f"{module}:make?colour=red"]) == 2
+    assert "unexpected keyword argument 'colour'" in capsys.readouterr().err
 
 
 def test_an_interruption_says_how_to_go_on(policy, tmp_path, capsys, monkeypatch):

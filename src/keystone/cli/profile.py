@@ -19,7 +19,7 @@ def run(
     k: tuple[int, ...] = (1, 4, 8, 16, 32),
     tolerance: float = 0.05,
     budget_ms: float | None = None,
-    batch: int = 1,
+    batch: int | None = None,
     rounds: int = 30,
     device: str | None = None,
     concurrent: int = 1,
@@ -32,11 +32,12 @@ def run(
     `keystone.attach(policy, k="auto")` finds it. Interrupted, the same command goes on where it stopped.
 
     Args:
-        policy: one that comes with KeyStone, a folder that `keystone train` or LeRobot wrote, or LeRobot's name on the hub.
+        policy: one that comes with KeyStone, a folder that `keystone train` or LeRobot wrote, LeRobot's name on the hub, or
+            package.module:function of a function that returns a policy and an observation for it (docs/profile.md).
         k: candidates per round; 1 is always measured.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
         budget_ms: how long a round may take in nine of ten cases; then this decides.
-        batch: observations per round.
+        batch: observations per round; default 1, or as many as the function makes.
         rounds: measurements of each K.
         device: where to run; default as the checkpoint says.
         concurrent: clients that share the device; the others are processes that make rounds with the same K all the time.

@@ -62,12 +62,14 @@ def profile(
     to for the time of the measurement, or used as it is if it is attached already. Its queues are reset.
 
     Args:
-        policy: an object that `keystone.attach` takes, or the name or folder of a policy (see `keystone eval`).
-        observation: what the policy is called with, a whole batch if it takes one; made up where the policy is given by name.
+        policy: an object that `keystone.attach` takes, or a name: of one that comes with KeyStone, of a folder that
+            ``keystone train`` or LeRobot wrote, LeRobot's on the hub, or ``package.module:function`` of a function that returns
+            the policy, an observation and, if need be, how to call it; it is given ``device`` and ``batch`` where they are.
+        observation: what the policy is called with, a whole batch if it takes one; not where the policy is given by name.
         k: numbers of candidates; 1 is always measured.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
         budget_ms: how long a round may take; then the K within it is the best.
-        batch: observations per round, for a made-up observation; default 1.
+        batch: observations per round, for a policy given by name; default 1.
         rounds: measurements of each K.
         device: where a policy given by name runs; default what its checkpoint says.
         concurrent: how many clients share the device: as many less one other processes make rounds with the same K all the
@@ -108,8 +110,8 @@ def profile(
         )
     if named:
         if observation is not None or call is not None:
-            raise KeystoneError("a policy given by name is shown a made-up observation: leave out observation and call")
-        policy, observation = load_subject(name, device, batch or 1)
+            raise KeystoneError("a policy given by name comes with its observation: leave out observation and call")
+        policy, observation, call = load_subject(name, device, batch)
     elif observation is None:
         raise KeystoneError("observation: give what the policy is called with, keystone.profile(policy, observation)")
     elif batch is not None or device is not None:
@@ -128,7 +130,7 @@ def profile(
         neighbours = None
         if concurrent > 1:
             threads = torch.get_num_threads()
-            neighbours = stack.enter_context(Processes(concurrent - 1, name, device, batch or 1, threads))
+            neighbours = stack.enter_context(Processes(concurrent - 1, name, device, batch, threads))
         stack.enter_context(aside(place))  # the caller's random numbers stay what they would have been
         subject = Subject(handle, *round_of(policy, observation, call), place)
         facts = measure(subject, plan, journal, neighbours, progress)

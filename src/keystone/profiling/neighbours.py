@@ -27,7 +27,7 @@ SAYS = "keystone-neighbour "
 class Processes:
     """N neighbours, each with the policy of this name loaded. To be used in a ``with`` block."""
 
-    def __init__(self, count: int, policy: str, device: str | None, batch: int, threads: int) -> None:
+    def __init__(self, count: int, policy: str, device: str | None, batch: int | None, threads: int) -> None:
         self._task = json.dumps({"policy": policy, "device": device, "batch": batch, "threads": threads})
         self._count = count
         self._processes: list[subprocess.Popen[str]] = []
@@ -86,13 +86,13 @@ def serve(task: dict[str, Any], orders: IO[str], answers: IO[str]) -> None:
     """Make rounds as ordered until the orders end."""
     import torch
 
-    from keystone.attach import attach
+    from keystone.attach import attach, attached
     from keystone.profiling.subject import load_subject, round_of
 
     torch.set_num_threads(task["threads"])
-    policy, observation = load_subject(task["policy"], task["device"], task["batch"])
-    handle = attach(policy, k=1)
-    prepare, act = round_of(policy, observation)
+    policy, observation, call = load_subject(task["policy"], task["device"], task["batch"])
+    handle = attached(policy) or attach(policy, k=1)
+    prepare, act = round_of(policy, observation, call)
     inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
     def listen() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from keystone.profiling.memory import Peak
 from keystone.profiling.phases import PHASES
+from keystone.profiling.ranges import quantile_range
 
 #: How much longer than with K = 1 a round may take where nothing is said.
 TOLERANCE = 0.05
@@ -32,6 +33,8 @@ class Cost:
         ratio: median over rounds of the time relative to K = 1 in the same round and with as many clients.
         peak: memory in use at most, weights included; None if it was not measured.
         extra: how much of it came with the round.
+        ratio_low, ratio_high: between which the true ratio lies, see `quantile_range`; None if there are too few rounds.
+        p90_low, p90_high: the same of the 90th percentile.
     """
 
     k: int
@@ -47,6 +50,10 @@ class Cost:
     ratio: float
     peak: float | None = None
     extra: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    p90_low: float | None = None
+    p90_high: float | None = None
 
 
 def costs_of(
@@ -62,13 +69,16 @@ def costs_of(
     costs = []
     for (clients, k), rounds in times.items():
         total = totals[clients, k]
+        ratios = total / totals[clients, 1]
         p90, p99 = np.percentile(total, [90, 99])
+        ratio_low, ratio_high = quantile_range(ratios.tolist(), 0.5)
+        p90_low, p90_high = quantile_range(total.tolist(), 0.9)
         phases = {phase: statistics.median(one[phase] for one in rounds) for phase in PHASES}
         peak = peaks.get(k)
         costs.append(
             Cost(
                 k, clients, len(rounds), float(np.median(total)), float(p90), float(p99), **phases,
-                ratio=float(np.median(total / totals[clients, 1])),
+                ratio=float(np.median(ratios)), ratio_low=ratio_low, ratio_high=ratio_high, p90_low=p90_low, p90_high=p90_high,
                 peak=None if peak is None else peak.peak,
                 extra=None if peak is None else peak.peak - peak.rest,
             )
@@ -145,6 +155,19 @@ class Profile:
         within = (cost.k for cost in self.of(clients or self.clients[-1]) if cost.p90 <= self.budget_ms)
         return max(within, default=None)
 
+    def uncertain(self, clients: int | None = None) -> tuple[int, ...]:
+        """The K of which these rounds do not tell for certain whether they are within the budget if one is set, else within
+        the tolerance: the range of what decides has the limit inside.
+        """
+        costs = (cost for cost in self.of(clients or self.clients[-1]) if cost.k > 1 or self.budget_ms is not None)
+        if self.budget_ms is None:
+            limit, ranges = 1 + self.tolerance, {cost.k: (cost.ratio_low, cost.ratio_high) for cost in costs}
+        else:
+            limit, ranges = self.budget_ms, {cost.k: (cost.p90_low, cost.p90_high) for cost in costs}
+        return tuple(
+            k for k, (low, high) in ranges.items() if (low is None or low <= limit) and (high is None or high > limit)
+        )
+
     def best(self, clients: int | None = None) -> int:
         """K for use: within the budget if one is set (1 if not even that is), else within the tolerance; under the load that
         was asked for, unless told otherwise.
@@ -164,6 +187,7 @@ class Profile:
                 "best": self.best(clients),
                 "within_tolerance": self.within_tolerance(clients),
                 "within_budget": self.within_budget(clients),
+                "uncertain": list(self.uncertain(clients)),
             }
             for clients in self.clients
         }

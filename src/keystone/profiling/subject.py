@@ -12,16 +12,17 @@ from keystone.errors import KeystoneError
 from keystone.handle import Handle
 
 
-def load_subject(name: str, device: str | None, batch: int) -> tuple[Any, Any]:
-    """A policy and a made-up observation of B rows for it.
+def load_subject(name: str, device: str | None, batch: int | None) -> tuple[Any, Any, Callable[[Any], object] | None]:
+    """A policy, an observation of B rows for it, made up unless a function makes both, and how to call it (see `round_of`).
 
     Args:
-        name: of a policy that comes with KeyStone, a folder that ``keystone train`` or LeRobot wrote, or LeRobot's name on the
-            hub.
-        device: where it runs; None is what the checkpoint says.
-        batch: B.
+        name: of a policy that comes with KeyStone, a folder that ``keystone train`` or LeRobot wrote, LeRobot's name on the
+            hub, or ``package.module:function`` of a function that returns the policy, an observation for it and, if need be,
+            how to call it.
+        device: where it runs; None is what the checkpoint says. A function is given it, as ``device``, where it is not None.
+        batch: B; None is 1. A function is given it, as ``batch``, where it is not None.
     """
-    from keystone.named import is_reference
+    from keystone.named import is_reference, make_named
     from keystone.policies.flow import TYPE, load_flow
     from keystone.policies.load import check_device, find_policy, policy_type
 
@@ -29,18 +30,21 @@ def load_subject(name: str, device: str | None, batch: int) -> tuple[Any, Any]:
         check_device(device, here=True)
     folder = find_policy(name)
     if folder is None and is_reference(name):
-        raise KeystoneError(
-            f"{name}: its observations are not known; in Python, keystone.profile(policy, observation) is told"
-        )
+        made = make_named(name, tuple, device=device, batch=batch)
+        if len(made) not in (2, 3):
+            raise KeystoneError(f"{name} returns {len(made)} things: expected the policy and an observation for it")
+        policy, observation, call = (*made, None)[:3]
+        return policy, observation, call
+    batch = batch or 1
     generator = torch.Generator().manual_seed(0)
     if folder is not None and policy_type(folder) == TYPE:
         flow = load_flow(folder).to(device or "cpu")
         observation = torch.randn(batch, flow.config.observation_dim, generator=generator)
-        return flow, observation.to(flow.action_mean.device)
+        return flow, observation.to(flow.action_mean.device), None
     from keystone.integrations.lerobot_checkpoint import load_policy, made_up_observation
 
     policy, preprocess, _ = load_policy(str(folder or name), device)
-    return policy, _rows(preprocess(made_up_observation(policy.config)), batch)
+    return policy, _rows(preprocess(made_up_observation(policy.config)), batch), None
 
 
 def _rows(observation: Mapping[str, Any], batch: int) -> dict[str, Any]:
@@ -65,6 +69,10 @@ def round_of(
         call: how to call it, if it is neither.
     """
     if call is not None:
+        if getattr(call, "__self__", None) is policy:
+            # Bound before the policy was attached to, it would pass by what has been put around it since.
+            name = call.__name__
+            return lambda: None, lambda: getattr(policy, name)(observation)
         return lambda: None, lambda: call(observation)
     act = getattr(policy, "select_action", None) or getattr(policy, "infer", None)
     if act is not None:

@@ -53,6 +53,7 @@ def conclusions(profile: Profile) -> list[str]:
             k = profile.within_budget(clients)
             found = "none, not even K = 1" if k is None else str(k)
             text.append(f"Largest K within {profile.budget_ms:g} ms in nine rounds of ten{who}: {found}")
+        text += [_uncertain(profile, clients, who)] if profile.uncertain(clients) else []
     if len(profile.clients) > 1:
         alone, shared = profile.clients[0], profile.clients[-1]
         before, after = profile.best(alone), profile.best(shared)
@@ -63,6 +64,24 @@ def conclusions(profile: Profile) -> list[str]:
     return text
 
 
+def _uncertain(profile: Profile, clients: int, who: str) -> str:
+    """Which K may be on the other side of the limit."""
+    unsure = [cost for cost in profile.of(clients) if cost.k in profile.uncertain(clients)]
+    count = min(cost.rounds for cost in unsure)
+    if profile.budget_ms is None:
+        what, ranges = "ratio", [_range(cost.ratio_low, cost.ratio_high, "×") for cost in unsure]
+    else:
+        what, ranges = "90th percentile", [_range(cost.p90_low, cost.p90_high, " ms") for cost in unsure]
+    named = ", ".join(f"K = {cost.k} ({what} {limits})" for cost, limits in zip(unsure, ranges, strict=True))
+    return f"Not certain after {count} rounds{who}: {named}; more rounds would tell."
+
+
+def _range(low: float | None, high: float | None, unit: str) -> str:
+    if low is None or high is None:
+        return "of unknown range" if low is None else f"{low:.3g}{unit} or more"
+    return f"{low:.3g} to {high:.3g}{unit}"
+
+
 def _clients(count: int) -> str:
     return "one client alone" if count == 1 else f"{count} clients on the device"
 
@@ -71,6 +90,7 @@ def _cells(cost: Cost) -> list[str]:
     times = (cost.median, cost.p90, cost.p99)
     phases = (cost.encode, cost.denoise, cost.select, cost.other)
     memory = ("–" if value is None else f"{value:.0f}" for value in (cost.peak, cost.extra))
-    return [
-        str(cost.k), *(f"{value:.3g}" for value in times), f"{cost.ratio:.2f}×", *(f"{value:.3g}" for value in phases), *memory,
-    ]  # fmt: skip
+    ratio = f"{cost.ratio:.2f}×"
+    if cost.k > 1 and cost.ratio_low is not None and cost.ratio_high is not None:
+        ratio += f" ({cost.ratio_low:.2f} to {cost.ratio_high:.2f})"
+    return [str(cost.k), *(f"{value:.3g}" for value in times), ratio, *(f"{value:.3g}" for value in phases), *memory]
