@@ -1,9 +1,11 @@
 """``python -m benchmarks.regression OLD NEW [--allow 0.25] [--some]``: has anything become slower?
 
 Compares the rows of two result files by their case, or those of all files in two folders. ``make bench-quick`` has some of the
-cases of ``make bench``: ``benchmarks/results benchmarks/results/quick --some``. What is compared are ratios that were measured
-within one run each, so the files may come from different machines, with a grain of salt. Exit code 0 if nothing is worse by
-more than is allowed, 1 if something is, or is missing in NEW; 2 if the files cannot be compared.
+cases of ``make bench``, with fewer rounds: ``benchmarks/results benchmarks/results/quick --some --allow 0.4``. What is compared
+are ratios that were measured within one run each, so the files may come from different machines, with a grain of salt: of time,
+and of peak memory where that is 100 MiB or more (less is lost in what allocators keep). Where a ratio has a range of rounds, it
+is worse only if the two ranges have nothing in common, too. Exit code 0 if nothing is worse by more than is allowed, 1 if
+something is, or is missing in NEW; 2 if the files cannot be compared.
 """
 
 from __future__ import annotations
@@ -11,36 +13,56 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.suite_report import results
 
+#: MiB from which on peak memory is compared.
+LEAST_MEMORY = 100.0
+
 
 class Change(NamedTuple):
-    """One case in both files. ``factor`` is above 1 where the new one is better, whichever direction that is."""
+    """One case in both files. ``factor`` is above 1 where the new one is better, whichever direction that is. ``apart`` tells
+    that no round of one was like one of the other, or that the rounds are not known.
+    """
 
     case: str
     old: float
     new: float
     factor: float
+    apart: bool
 
 
 def read_rows(path: Path) -> dict[str, dict[str, Any]]:
-    """The rows of a result file by case, or of all in a folder by file and case.
+    """The rows of a result file by case, or of all in a folder by file and case; of peak memory as well.
 
     Raises:
         ValueError: if it is not one.
     """
     if path.is_dir():
-        return {f"{name}: {row['case']}": row for name, found in results(path).items() for row in found["rows"]}
-    try:
-        rows = json.loads(path.read_text())["rows"]
-        return {row["case"]: {**row, "ratio": float(row["ratio"])} for row in rows}
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no result file with rows of case and ratio: {error!r}") from None
+        listed = [(f"{name}: {row['case']}", row) for name, found in results(path).items() for row in found["rows"]]
+    else:
+        try:
+            listed = [(row["case"], row) for row in json.loads(path.read_text())["rows"]]
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no result file with rows of case and ratio: {error!r}") from None
+    rows: dict[str, dict[str, Any]] = {}
+    for case, row in listed:
+        rows[case] = {**row, "ratio": _ratio(row.get("ratio"), case, path)}
+        peaks = row.get("peak_mib") or {}
+        if (peaks.get("authors") or 0.0) >= LEAST_MEMORY and peaks.get("fast"):
+            rows[f"{case}, peak memory"] = {"ratio": peaks["authors"] / peaks["fast"]}
+    return rows
+
+
+def _ratio(value: Any, case: str, path: Path) -> float:
+    if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise ValueError(f"{path}: the ratio of {case!r} is {value!r}, expected a number of more than 0")
+    return float(value)
 
 
 def changes(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]) -> list[Change]:
@@ -49,8 +71,12 @@ def changes(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]) -> l
     for case in old.keys() & new.keys():
         before, after = old[case]["ratio"], new[case]["ratio"]
         factor = before / after if old[case].get("better") == "lower" else after / before
-        found.append(Change(case, before, after, factor))
+        found.append(Change(case, before, after, factor, _apart(old[case].get("range"), new[case].get("range"))))
     return sorted(found, key=lambda change: (change.factor, change.case))
+
+
+def _apart(old: Sequence[float] | None, new: Sequence[float] | None) -> bool:
+    return old is None or new is None or old[0] > new[1] or new[0] > old[1]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not compared:
         print(f"{given.old} and {given.new} have no case in common", file=sys.stderr)
         return 2
-    worse = [change for change in compared if change.factor < 1 - given.allow]
+    worse = [change for change in compared if change.factor < 1 - given.allow and change.apart]
     missing, added = [] if given.some else sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
     for change in compared:
         mark = "WORSE " if change in worse else "      "

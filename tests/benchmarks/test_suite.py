@@ -161,6 +161,24 @@ def test_folders_are_compared_file_by_file(tmp_path, capsys):
     assert regression.main([old, new, "--some"]) == 0
 
 
+@pytest.mark.parametrize(("rounds", "code"), [([1.2, 1.9], 0), ([1.2, 1.4], 1)])
+def test_rounds_that_overlap_are_no_regression(rounds, code, tmp_path):
+    old = write(tmp_path / "old.json", [{"case": "a", "ratio": 2.0, "range": [1.8, 2.1]}])
+    new = write(tmp_path / "new.json", [{"case": "a", "ratio": 1.3, "range": rounds}])
+    assert regression.main([old, new]) == code
+
+
+def test_memory_is_compared_too(tmp_path, capsys):
+    def result(name, authors, fast):
+        return write(tmp_path / name, [{"case": "a", "ratio": 2.0, "peak_mib": {"authors": authors, "fast": fast}}])
+
+    old = result("old.json", 700.0, 90.0)
+    assert regression.main([old, result("new.json", 700.0, 350.0)]) == 1
+    assert "a, peak memory" in capsys.readouterr().out
+    small = result("small.json", 30.0, 10.0)
+    assert regression.main([small, result("other.json", 30.0, 20.0)]) == 0
+
+
 @pytest.mark.parametrize(
     ("new", "allow", "code", "said"),
     [
@@ -185,7 +203,16 @@ def test_the_exit_code_tells(new, allow, code, said, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"rows": [{"case": "a"}]}', '{"rows": [{"case": "b", "ratio": 1}]}', None]
+    "content",
+    [
+        "",
+        "[]",
+        '{"rows": [{"case": "a"}]}',
+        '{"rows": [{"case": "b", "ratio": 1}]}',
+        '{"rows": [{"case": "a", "ratio": NaN}]}',
+        '{"rows": [{"case": "a", "ratio": 0}]}',
+        None,
+    ],
 )
 def test_files_that_cannot_be_compared(content, tmp_path, capsys):
     old = write(tmp_path / "old.json", [{"case": "a", "ratio": 2.0}])
