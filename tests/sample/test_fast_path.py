@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import keystone
 from keystone import KeystoneError
+from keystone.profiling.store import ENOUGH
 from keystone.sample.adapter import Adapter, Seam, Window
 from keystone.sample.adapters import ADAPTERS
 from keystone.sample.session import Session
@@ -274,19 +275,27 @@ def test_every_situation_is_checked_once(
         assert handle.path == "fast"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [(lambda *args: exact(*args) + 1, "differ from single calls"), (broken, "RuntimeError: no such layer")],
+)
 @pytest.mark.parametrize("other", SITUATIONS)
 def test_path_that_is_wrong_in_another_situation_is_left_there_alone(
-    head: Head, caplog: pytest.LogCaptureFixture, other: Callable[[Head], None]
+    head: Head,
+    caplog: pytest.LogCaptureFixture,
+    other: Callable[[Head], None],
+    wrong: Callable[..., Tensor],
+    reason: str,
 ) -> None:
     use(head, exact)
     handle = keystone.attach(head, k=8, seed=0)
     head.sample(torch.zeros(1, 8))
     assert handle.path == "fast"
-    use(head, lambda *args: exact(*args) + 1)
+    use(head, wrong)
     other(head)
     assert handle.path == "plain"
     assert "not used in rounds like this one" in caplog.text
-    assert "differ from single calls" in caplog.text
+    assert reason in caplog.text
     use(head, exact)
     head.delay, head.guided = 0, False
     for ask, path in ((lambda head: head.sample(torch.zeros(1, 8)), "fast"), (other, "plain")):
@@ -296,19 +305,6 @@ def test_path_that_is_wrong_in_another_situation_is_left_there_alone(
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("other", SITUATIONS)
-def test_path_that_raises_in_another_situation_is_left_for_good(head: Head, other: Callable[[Head], None]) -> None:
-    use(head, exact)
-    handle = keystone.attach(head, k=8, seed=0)
-    head.sample(torch.zeros(1, 8))
-    use(head, broken)
-    other(head)
-    head.delay, head.guided = 0, False
-    head.sample(torch.zeros(1, 8))
-    assert (handle.path, head.drawn[-1]) == ("plain", "plain")
-    assert handle.session.fast, "what was asked for stays what it was"
-
-
 def test_path_that_fails_later_costs_no_round(head: Head, caplog: pytest.LogCaptureFixture) -> None:
     use(head, exact)
     handle = keystone.attach(head, k=8, seed=0)
@@ -316,13 +312,31 @@ def test_path_that_fails_later_costs_no_round(head: Head, caplog: pytest.LogCapt
     with pytest.raises(RuntimeError, match="must match the size"):
         head.sample(torch.zeros(1, 5))
     assert (handle.path, caplog.records) == ("fast", []), "it was the observation"
-    use(head, broken)
-    for _ in range(2):
+    head.drawn.clear()
+    for faster, path in ((broken, "plain"), (exact, "fast"), (broken, "plain"), (exact, "plain")):
+        use(head, faster)
         assert head.sample(torch.zeros(1, 8)).isfinite().all()
-    assert handle.path == "plain"
-    assert head.drawn[-3:] == ["fast", "plain", "plain"]
-    (warning,) = caplog.records
-    assert "RuntimeError: no such layer" in warning.message
+        assert handle.path == path
+    assert head.drawn == ["fast", "plain", "fast", "fast", "plain", "plain"], "after the second time it is left"
+    once, twice = (record.message for record in caplog.records)
+    assert (
+        "a round was drawn on the plain path, because on the fast one it failed with RuntimeError: no such layer"
+        in once
+    )
+    assert "not used in rounds like this one" in twice
+    assert handle.session.fast, "what was asked for stays what it was"
+
+
+def test_memory_that_runs_out_in_the_check_decides_nothing(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(head, exact)
+    handle = keystone.attach(head, k=8, seed=0)
+    with monkeypatch.context() as small:
+        small.setattr(Head, "sample", Mock(side_effect=torch.cuda.OutOfMemoryError("someone else took it")))
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            head.sample(torch.zeros(1, 8))
+    assert handle.path == "undecided"
+    head.sample(torch.zeros(1, 8))
+    assert handle.path == "fast"
 
 
 def test_memory_that_runs_out_is_no_reason_to_leave_the_fast_path(head: Head) -> None:
@@ -439,3 +453,25 @@ def test_auto_that_settles_on_one_candidate_leaves_that_round_alone(head: Head) 
     site.session.tuner = Mock(return_value=1)
     site.session.owner.sample(torch.zeros(1, 8))
     assert (site.k, site.stats["rounds"]) == (1, 0)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_one_candidate_is_measured_as_it_would_be_drawn(
+    head: Head, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temperature: float
+) -> None:
+    """With ``k="auto"`` on a policy with a fast path: one candidate is the policy's own code, unless it is asked to differ."""
+    drawn: list[int] = []
+    use(head, lambda head, context, noise, k: drawn.append(k) or exact(head, context, noise, k))
+    singles, own = [0], Head.sample
+
+    def counted(self: Head, context: Tensor, noise: Tensor | None = None) -> Tensor:
+        singles[0] += noise is None
+        return own(self, context, noise)
+
+    monkeypatch.setattr(Head, "sample", counted)
+    monkeypatch.setattr("keystone.profiling.auto.KS", (1, 4))
+    keystone.attach(head, k="auto", temperature=temperature, profiles=tmp_path)
+    head.sample(torch.zeros(1, 8))
+    measured = 3 + ENOUGH  # of each K: to see whether it is worth trying, and in earnest
+    assert drawn.count(1) >= measured if temperature != 1.0 else 1 not in drawn
+    assert singles[0] >= 3 + (measured if temperature == 1.0 else 0)  # three of the self-check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +16,14 @@ from torch import Tensor
 from keystone.sample.noise import GivenNoise, aside
 from keystone.sample.shadow import shadowed
 
-#: Largest difference to the policy's own single calls, relative to the size of the actions (at least 1).
+#: Largest difference to the policy's own single calls, relative to the size of the action dimension (at least 1).
 TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+#: In coarse types what is wrong could pass for rounding. A fast path that differs by more than this must not differ by more
+#: than `ALIKE` times what the plain path does, which may show how large rounding errors are with this policy, there. (On a CPU
+#: it does not: rows of a larger batch are computed as in a smaller one.)
+CLEARLY_ROUNDING = {torch.bfloat16: 2e-2, torch.float16: 4e-3}
+ALIKE = 2.0
 
 #: Candidates closer than this, relative to the size of the actions, are one candidate and its rounding errors.
 SAME = 1e-5
@@ -25,6 +32,16 @@ SAME = 1e-5
 @dataclass(frozen=True)
 class Finding:
     """What the check found on one path; ``problem`` is empty if all is well.
+
+    Attributes:
+        k: candidates that were drawn.
+        difference: the largest to the policy's own single calls.
+        compared: candidates that were compared with such calls.
+        calls: of the encoders while the candidates were drawn.
+        problem: what is wrong.
+        path: on which the candidates were drawn.
+        relative: the largest difference relative to the size of its action dimension (at least 1).
+        doubtful: it is more than what is rounding for certain in the coarsest type that takes part.
 
     >>> print(Finding(16, 3e-7, 2, {"embed_prefix": 1}))
     16 candidates, largest difference to 2 single calls 3.0e-07, encoders called {'embed_prefix': 1}, plain path
@@ -36,6 +53,8 @@ class Finding:
     calls: dict[str, int]
     problem: str = ""
     path: str = "plain"
+    relative: float = 0.0
+    doubtful: bool = False
 
     def __str__(self) -> str:
         inside = {name: count for name, count in self.calls.items() if count}
@@ -77,18 +96,16 @@ def verify(
     # Two neighbours, because with rows in the wrong order (B after B instead of K after K) the first and the last are right by
     # chance for many B and K.
     chosen = sorted({0, min(1, k - 1), k - 1}) if compare is None else list(compare)
-    finite = candidates[torch.isfinite(candidates)]
-    size = max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
-    difference = 0.0
+    dtype = precision or (noises[0].dtype if noises else candidates.dtype)
+    differences, sizes = torch.zeros(candidates.shape[-1]), torch.ones(candidates.shape[-1])  # by dimension
 
     def found(problem: str = "") -> Finding:
-        return Finding(k, difference, len(chosen), calls, problem, path)
+        relative = float((differences / sizes).max())
+        doubtful = relative > CLEARLY_ROUNDING.get(dtype, math.inf)
+        return Finding(k, float(differences.max()), len(chosen), calls, problem, path, relative, doubtful)
 
-    if (
-        distinct
-        and k > 1
-        and (_alike(candidates, SAME * size) or (noises and _alike(noises[0].reshape(batch, k, -1), 0.0)))
-    ):
+    equal = SAME * float(_sizes(candidates).max())
+    if distinct and k > 1 and (_alike(candidates, equal) or (noises and _alike(noises[0].reshape(batch, k, -1), 0.0))):
         return found(
             "all candidates are equal: the policy draws no noise through torch, or a fixed seed gives each the same"
         )
@@ -106,18 +123,39 @@ def verify(
                 )
             if expected.shape != candidates[:, j].shape:
                 return found(f"a single call returns {tuple(expected.shape)}, expected {tuple(candidates[:, j].shape)}")
-            difference = max(difference, _largest_difference(expected.float(), candidates[:, j].float()))
+            # By dimension: those that only pad the actions can be of any size, and would excuse errors in the others.
+            sizes = torch.maximum(sizes, _sizes(expected))
+            differences = torch.maximum(differences, _largest_differences(expected, candidates[:, j]))
             for name, count in calls.items():
                 if count > single[name]:
                     return found(f"{name} was called {count} times for {k} candidates, {single[name]} for one")
-    tolerance = TOLERANCES.get(precision or (noises[0].dtype if noises else candidates.dtype), 1e-4)
-    if difference > tolerance * size:
+    tolerance = TOLERANCES.get(dtype, 1e-4)
+    worst = int((differences / sizes).argmax())
+    if differences[worst] > tolerance * sizes[worst]:
         return found(
-            f"candidates differ from single calls under the same noise by {difference:.1e} "
-            f"(actions up to {size:.1f}, allowed {tolerance * size:.1e}): "
+            f"candidates differ from single calls under the same noise by {differences[worst]:.1e} in action dimension {worst} "
+            f"(there up to {sizes[worst]:.1f}, allowed {tolerance * sizes[worst]:.1e}): "
             "the adapter's seam is wrong, or the sampler has changed upstream"
         )
     return found()
+
+
+def compare_with_plain(fast: Finding, plain: Finding) -> Finding:
+    """What was found on the fast path, with a problem if it is further from single calls than rounding errors explain.
+
+    >>> plain, close, far = (Finding(4, 0.1, 3, {}, relative=relative) for relative in (0.007, 0.01, 0.02))
+    >>> compare_with_plain(close, plain).problem
+    ''
+    >>> compare_with_plain(far, plain).problem
+    'candidates differ from single calls by 2.0e-02 of their size, those of the plain path by 7.0e-03'
+    """
+    if fast.relative <= ALIKE * plain.relative:
+        return fast
+    return dataclasses.replace(
+        fast,
+        problem=f"candidates differ from single calls by {fast.relative:.1e} of their size, "
+        f"those of the plain path by {plain.relative:.1e}",
+    )
 
 
 def _alike(candidates: Tensor, tolerance: float) -> bool:
@@ -125,17 +163,25 @@ def _alike(candidates: Tensor, tolerance: float) -> bool:
     return bool(((candidates - candidates[:, :1]).abs() <= tolerance).all())
 
 
-def _largest_difference(first: Tensor, second: Tensor) -> float:
-    """Infinite where only one of the two is a number.
+def _sizes(chunks: Tensor) -> Tensor:
+    """The largest number in each of the D last dimensions, at least 1, what is not finite aside: (D,) on the host."""
+    finite = chunks.float().abs().nan_to_num(nan=0.0, posinf=0.0)
+    return finite.reshape(-1, chunks.shape[-1]).amax(0).clamp(min=1.0).cpu()
+
+
+def _largest_differences(first: Tensor, second: Tensor) -> Tensor:
+    """Of each of the D last dimensions: (D,) on the host. Infinite where only one of the two is a number.
 
     >>> nan = float("nan")
-    >>> _largest_difference(torch.tensor([1.0, nan]), torch.tensor([3.0, nan]))
-    2.0
-    >>> _largest_difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, nan]))
-    inf
+    >>> _largest_differences(torch.tensor([[1.0, nan]]), torch.tensor([[3.0, nan]]))
+    tensor([2., 0.])
+    >>> _largest_differences(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, nan]]))
+    tensor([0., inf])
     """
+    first, second = first.float(), second.float()
     same = (first == second) | (first.isnan() & second.isnan())
-    return float((first - second).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf).max())
+    apart = (first - second).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
+    return apart.reshape(-1, apart.shape[-1]).amax(0).cpu()
 
 
 @contextlib.contextmanager

@@ -51,7 +51,9 @@ class Tuner(Protocol):
         """The encoder is about to be called."""
 
     def __call__(self, draw: Callable[[int], Tensor], batch: int, device: torch.device) -> int:
-        """K, given how to draw K candidates (B, K, T, D) for the round's B observations."""
+        """K, given how to draw K candidates (B, K, T, D) for the round's B observations as a round with that K would: with one
+        candidate that may be the policy's own code, (B, T, D).
+        """
 
 
 class Choose(Protocol):

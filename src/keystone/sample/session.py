@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from keystone.errors import KeystoneError
-from keystone.sample.check import Finding, count_calls, verify
+from keystone.sample.check import Finding, compare_with_plain, count_calls, verify
 from keystone.sample.drawn import Choose, Draw, Drawn, Draws, Tuner
 from keystone.sample.noise import SeededDraws, aside, global_generator, initial_noise, mix
 from keystone.sample.seeds import given_to, giving, rows_from, spread
@@ -45,8 +45,8 @@ class Session:
         fast: draw on the fast path, where the seam offers one and the self-check finds it exact. As asked for: what was found
             out since is in the next three.
         proved: the situations in which it is exact.
-        refused: those in which it is not.
-        failed: it raised, and is not tried any more in any situation.
+        refused: those in which it is not, or fails.
+        stumbled: those in which it failed once, after it had been proved.
         path: the one on which the last round drew: "fast" or "plain"; "undecided" before the first.
         compile: compile the denoising step.
         tuner: finds K in the first round; None once it has.
@@ -67,7 +67,7 @@ class Session:
     fast: bool = False
     proved: set[Situation] = field(default_factory=set)
     refused: set[Situation] = field(default_factory=set)
-    failed: bool = False
+    stumbled: set[Situation] = field(default_factory=set)
     path: str = "undecided"
     compile: bool = False
     tuner: Tuner | None = field(default=None, repr=False)
@@ -97,8 +97,12 @@ class Session:
     @property
     def untouched(self) -> bool:
         """The policy's own code runs, bit for bit: one candidate, its own noise."""
+        return self.tuner is None and self._is_own_code(self.k)
+
+    def _is_own_code(self, k: int) -> bool:
+        """Whether rounds with K candidates are the policy's own code."""
         own_noise = self.seed is None and given_to(id(self)) is None
-        return self.k == 1 and self.temperature == 1.0 and own_noise and self.tuner is None
+        return k == 1 and self.temperature == 1.0 and own_noise
 
     def round(
         self,
@@ -123,8 +127,7 @@ class Session:
             original: the seam's own method with its own arguments, returning (B, T, D); draws its own noise.
             draw: maps initial noise (B * K, *shape) and K to candidates (B * K, T, D).
             fast: the same in less time. It is tried in the first round of every `Situation`, if wanted, and kept if the
-                self-check finds it exact; if it does not, ``draw`` is used in that situation, and everywhere if ``fast``
-                raises, then or later.
+                self-check finds it exact; if it does not, or if ``fast`` raises, ``draw`` is used in that situation.
             batch: B.
             shape: of one row of initial noise.
             device: of the noise.
@@ -182,7 +185,7 @@ class Session:
                 method, drawn = self._draw(lambda method: sample(method)[0], fast, draw, now)
             else:
                 method, drawn = self._settle(attempt, fast, draw, now)
-        if self._tuned(partial(draw_with, method), batch, device):
+        if self._tuned(original, partial(draw_with, method), batch, device):
             if self.untouched:
                 return original()
             drawn, _ = sample(method)
@@ -199,33 +202,43 @@ class Session:
 
     def _usable(self, now: Situation) -> bool:
         """Whether the fast path is wanted and nothing is known against it in this situation."""
-        return self.fast and not self.failed and now not in self.refused
+        return self.fast and now not in self.refused
 
     def _settle(
         self, attempt: Callable[[Draw, str], tuple[Drawn, Finding]], fast: Draw | None, plain: Draw, now: Situation
     ) -> tuple[Draw, Drawn]:
         """Find out on which path to draw from now on: the way it is drawn, and its candidates."""
-        problem, failed = "", False
+        problem, beside = "", None
         if fast is not None and self._usable(now):
             try:
                 drawn, finding = attempt(fast, "fast")
-                problem = finding.problem
+            except (
+                torch.cuda.OutOfMemoryError
+            ):  # the plain path takes no less, and there is nothing wrong with this one
+                raise
             except Exception as error:  # whatever it is: the plain path does without it, or fails for the same reason
-                problem, failed = _failure(error), True
+                problem = _failure(error)
+            else:
+                if finding.doubtful and not finding.problem:
+                    beside = attempt(plain, "plain")
+                    finding = compare_with_plain(finding, beside[1])
+                problem = finding.problem
             if not problem:
                 self._conclude(finding)
                 self.proved.add(now)
                 return fast, drawn
-        drawn, finding = attempt(plain, "plain")
+        drawn, finding = beside or attempt(plain, "plain")
         self._conclude(finding)
         if problem:
-            self._give_up_fast(problem, None if failed else now)
+            self._refuse_fast(problem, now)
         return plain, drawn
 
     def _draw(
         self, sample: Callable[[Draw], Drawn], fast: Draw | None, plain: Draw, now: Situation
     ) -> tuple[Draw, Drawn]:
-        """Draw on the path that was settled on; should the fast one fail after all, on the plain one from now on."""
+        """Draw on the path that was settled on; should the fast one fail after all, on the plain one, after the second time
+        from then on.
+        """
         if fast is None or not self._usable(now):
             self.path = "plain"
             return plain, sample(plain)
@@ -235,20 +248,25 @@ class Session:
             raise
         except Exception as error:
             drawn = sample(plain)  # fails too, if it is the observation that is wrong
-            self._give_up_fast(_failure(error))
+            if now in self.stumbled:
+                self._refuse_fast(_failure(error), now)
+            else:  # it had been proved: something passing, perhaps, that had nothing to do with it
+                self.path = "plain"
+                self.stumbled.add(now)
+                log.warning(
+                    "KeyStone: a round was drawn on the plain path, because on the fast one %s", _failure(error)
+                )
             return plain, drawn
         self.path = "fast"
         return fast, drawn
 
-    def _give_up_fast(self, problem: str, where: Situation | None = None) -> None:
-        """In one situation, or for good."""
+    def _refuse_fast(self, problem: str, now: Situation) -> None:
         self.path = "plain"
-        if where is None:
-            self.failed, rounds = True, ""
-        else:
-            self.refused.add(where)
-            rounds = " in rounds like this one"
-        log.warning("KeyStone: the fast path is not used%s, candidates are drawn on the plain one: %s", rounds, problem)
+        self.refused.add(now)
+        log.warning(
+            "KeyStone: the fast path is not used in rounds like this one, candidates are drawn on the plain one: %s",
+            problem,
+        )
 
     def step(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """A denoising step as a seam should call it: compiled, where that was asked for and the sampler around it is not.
@@ -276,7 +294,7 @@ class Session:
         seconds = _now(candidates.device) - begin
         if not self.checked:
             self._conclude(verify(original, candidates, [], {}, (), compare=(), distinct=self.temperature > 0))
-        if self._tuned(draw_candidates, candidates.shape[0], candidates.device):
+        if self._tuned(original, draw_candidates, candidates.shape[0], candidates.device):
             if self.untouched:
                 return original()
             begin = time.perf_counter()
@@ -315,13 +333,26 @@ class Session:
                 base = int(torch.randint(2**63 - 1, ()))
         return number, spread(base, batch)
 
-    def _tuned(self, draw_candidates: Callable[[int], Draws], batch: int, device: torch.device | str) -> bool:
+    def _tuned(
+        self,
+        original: Callable[[], Tensor],
+        draw_candidates: Callable[[int], Draws],
+        batch: int,
+        device: torch.device | str,
+    ) -> bool:
         """With ``k="auto"``, after the self-check of the first round: set K. Whether it was set just now."""
         if self.tuner is None:
             return False
+
+        def draw(k: int) -> Tensor:
+            if not self._is_own_code(k):
+                return draw_candidates(k).candidates
+            with aside(device):  # the policy's own code draws from the global generator
+                return original()
+
         with self.checking:  # threads wait for the first to have found it
             if self.tuner is not None:
-                self.k = self.tuner(lambda k: draw_candidates(k).candidates, batch, torch.device(device))
+                self.k = self.tuner(draw, batch, torch.device(device))
                 self.tuner = None
         return True
 
