@@ -1,5 +1,6 @@
 """`keystone check` on real checkpoints, run as a user runs it."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,20 @@ def test_what_is_not_a_checkpoint_gets_a_clear_error(tmp_path):
     empty = run(str(tmp_path))
     assert empty.returncode == 2
     assert "holds no config.json" in empty.stderr
+
+
+def test_the_command_of_this_python(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["keystone", "check", "nowhere/at/all"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("keystone", run_name="__main__")
+    assert end.value.code == 2
+    assert "nowhere/at/all" in capsys.readouterr().err
+
+
+def test_a_policy_saved_without_its_processors(tmp_path, capsys):
+    build("diffusion", **env_features("pusht")).save_pretrained(tmp_path)
+    assert main(["check", str(tmp_path)]) == 2
+    assert "holds no policy_preprocessor.json" in capsys.readouterr().err
 
 
 def test_a_misspelt_name_is_not_blamed_on_the_connection(capsys):

@@ -37,7 +37,9 @@ def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored, mon
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "batch 2" in printed
-    assert f'kept for k="auto" in {stored}' in printed
+    best = Profile.from_dict(json.loads((tmp_path / "profile.json").read_text())).best()
+    assert f'kept for k="auto", which gives K = {best} from now on, in {stored}' in printed
+    assert "nothing was measured" not in printed
     assert "Largest K within 5% of K = 1" in printed
     found = Profile.from_dict(json.loads((tmp_path / "profile.json").read_text()))
     assert [(cost.k, cost.rounds) for cost in found.costs] == [(1, 5), (2, 5), (4, 5)]
@@ -48,6 +50,7 @@ def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored, mon
     assert (tmp_path / "profile.svg").read_text().count("<svg") == 1
     assert len(list(stored.glob("*.json"))) == 1
     assert main(arguments) == 0  # everything is there: nothing is measured a second time
+    assert "nothing was measured now" in capsys.readouterr().out
     assert Profile.from_dict(json.loads((tmp_path / "profile.json").read_text())).costs == found.costs
 
 

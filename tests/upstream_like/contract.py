@@ -114,9 +114,9 @@ def paths(policy: Any, predict: Predict, **options: Any) -> dict[str, str]:
         finally:
             keystone.detach(policy)
         found[name] = handle.path
-    handle = keystone.attach(policy, k=4, **options)
+    keystone.attach(policy, k=4, **options)
     try:
         profile = keystone.profile(policy, torch.zeros(1), k=(4,), rounds=1, call=lambda _: predict())
     finally:
         keystone.detach(policy)
-    return {**found, "profile": profile.adapter.removeprefix(f"{handle.adapter}, ").removesuffix(" path")}
+    return {**found, "profile": profile.path}

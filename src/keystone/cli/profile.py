@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def run(
     policy: Annotated[str, tyro.conf.Positional],
-    k: tuple[int, ...] = (1, 4, 8, 16, 32),
+    k: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["-k"])] = (1, 4, 8, 16, 32),
     tolerance: float = 0.05,
     budget_ms: float | None = None,
     batch: int | None = None,
@@ -64,19 +64,29 @@ def run(
         )
     console = Console(highlight=False, markup=False, soft_wrap=True)
     columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    measured = False
+
+    def redraw(done: int, total: int) -> None:
+        nonlocal measured
+        measured = True
+        bar.update(task, completed=done, total=total, refresh=True)
+
     try:
         # redrawn between measurements only: a thread that redraws would take turns with what is timed
         with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
             task = bar.add_task("", total=None)
             found = profile(
                 policy, k=k, tolerance=tolerance, budget_ms=budget_ms, batch=batch, rounds=rounds, device=device,
-                concurrent=concurrent, out=folder, fresh=fresh,
-                progress=lambda done, total: bar.update(task, completed=done, total=total, refresh=True),
+                concurrent=concurrent, out=folder, fresh=fresh, progress=redraw,
             )  # fmt: skip
     except KeyboardInterrupt:
         console.print(f"stopped; {folder}: run the same command again to go on from here", style="bold yellow")
         raise SystemExit(130) from None
     console.print(str(found))
+    if not measured:
+        console.print(
+            f"nothing was measured now: {folder} has all these rounds (--fresh measures anew)", style="yellow"
+        )
     console.print(advice(found), style="bold green")
     (folder / "profile.md").write_text(str(found) + "\n")
     paths = save(draw_cost(found), folder, "profile")
@@ -86,7 +96,7 @@ def run(
     elif (count := min(cost.rounds for cost in found.costs)) < ENOUGH:
         console.print(f'not kept for k="auto": {count} rounds of each K are a trial, --rounds {ENOUGH} or more count')
     else:
-        console.print(f'kept for k="auto" in {profiles_folder()}')
+        console.print(f'kept for k="auto", which gives K = {found.best()} from now on, in {profiles_folder()}')
 
 
 def advice(found: Profile) -> str:
@@ -96,6 +106,9 @@ def advice(found: Profile) -> str:
     k, load = found.best(), f" with {found.clients[-1]} clients" if len(found.clients) > 1 else ""
     if k > 1:
         return f'K = {k}{load}: keystone.attach(policy, k={k}), or k="auto"'
+    if found.budget_ms is not None and found.within_budget() is None:
+        alone = found.of(found.clients[-1])[0].p90
+        return f"K = 1: the policy by itself takes {alone:.3g} ms or more in one round of ten, beyond the budget"
     if found.budget_ms is not None:
         return "K = 1: no larger K that was tried stays within the budget"
     return "K = 1: no larger K that was tried is free here; if a round may take longer, say how long with --budget-ms"

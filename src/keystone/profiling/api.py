@@ -135,9 +135,9 @@ def profile(
         subject = Subject(handle, *round_of(policy, observation, call), place)
         facts = measure(subject, plan, journal, neighbours, progress)
     found = Profile(
-        name, f"{handle.adapter}, {facts.path} path", rows, describe_device(place, handle), packages, fingerprint,
+        name, handle.adapter, rows, describe_device(place, handle), packages, fingerprint,
         costs_of(complete(plan, journal, ks), journal.peaks), meter_for(place).title, tolerance, budget_ms, journal.stopped,
-        MIXED if facts.mixed else "", facts.date,
+        MIXED if facts.mixed else "", facts.date, facts.path,
     )  # fmt: skip
     if plan.rounds >= ENOUGH and not found.doubt:
         save_profile(found, profiles_folder(profiles))

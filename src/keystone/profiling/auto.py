@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,13 @@ from keystone.profiling.result import TOLERANCE, Profile, costs_of
 from keystone.profiling.store import ENOUGH, find_profile, profiles_folder, save_profile
 from keystone.sample.adapter import Seam
 from keystone.sample.drawn import Drawn
+from keystone.sample.shadow import own_class
 
 log = logging.getLogger("keystone")
 
 KS = (1, 4, 8, 16, 32)
+#: A method, and the arguments and named arguments it was called with.
+EncoderCall = tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]]
 #: A K that takes this much longer than allowed is not near the limit: larger ones are not tried.
 HOPELESS = 1.5
 
@@ -45,7 +48,7 @@ class FirstRound:
     def __init__(self, handle: Handle, profiles: str | os.PathLike[str] | None = None) -> None:
         self._handle = handle
         self._folder = profiles_folder(profiles)
-        self._calls: dict[Any, tuple[Callable[..., Any], Any]] = {}
+        self._calls: dict[Any, EncoderCall] = {}
         self._at_seam = False
 
     def note(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -66,7 +69,10 @@ class FirstRound:
             begin = time.perf_counter()
             found = self._measure(fingerprint, draw, batch, device)
             source = f"a profile made in the first round ({time.perf_counter() - begin:.1f} s)"
-            save_profile(found, self._folder)
+            if found.doubt:  # this run has to go on with what it says; the next one should not
+                log.warning("KeyStone: the profile is not kept. %s", found.doubt)
+            else:
+                save_profile(found, self._folder)
         k = found.best()
         if k == 1:
             why = "is free here; give k yourself, or a profile with a budget"
@@ -79,18 +85,17 @@ class FirstRound:
 
     def _measure(self, fingerprint: str, draw: Callable[[int], Tensor], batch: int, device: torch.device) -> Profile:
         clock = clock_for(device)
+        calls = list(self._calls.values())  # another thread may be noting one of its own at this moment
         try:
-            self._encode(self._copies())
-        except (
-            Exception
-        ) as error:  # called out of its place an encoder may fail; K is then found without it, a little smaller
+            _encode(_copies(calls))
+        except Exception as error:  # called out of its place it may fail; K is then found without it, a little smaller
             log.debug("KeyStone: the encoder is left out of the profile: %s", error)
-            self._calls.clear()
+            calls = []
 
         def timed(k: int) -> dict[str, float]:
-            copies = self._copies()
+            copies = _copies(calls)
             clock.start(ENCODE)
-            self._encode(copies)
+            _encode(copies)
             clock.switch(DENOISE)
             candidates = draw(k)
             clock.switch(SELECT)
@@ -101,22 +106,23 @@ class FirstRound:
         ks, stopped = _worth_trying(timed)
         plan = Plan(tuple(ks), ENOUGH)
         rounds = [{k: timed(k) for _, k in plan.cells(number)} for number in range(plan.rounds)]
-        name, adapter = type(self._handle.session.owner).__name__, f"{self._handle.adapter}, {self._handle.path} path"
+        name = own_class(self._handle.session.owner).__name__
         return Profile(
-            name, adapter, batch, describe_device(device, self._handle), versions(self._handle), fingerprint,
+            name, self._handle.adapter, batch, describe_device(device, self._handle), versions(self._handle), fingerprint,
             costs_of({(1, k): [one[k] for one in rounds] for k in ks}, {}), "not measured", stopped=stopped,
             note="Made in the first round: of the call, only encoder, sampler and choice are in it.",
-            date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(), path=self._handle.path,
         )  # fmt: skip
 
-    def _copies(self) -> list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
-        """Every call of the encoder with arguments of its own: it may change them."""
-        return [(method, *copy.deepcopy(given)) for method, given in self._calls.values()]
 
-    @staticmethod
-    def _encode(calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]) -> None:
-        for method, args, kwargs in calls:
-            method(*args, **kwargs)
+def _copies(calls: Sequence[EncoderCall]) -> list[EncoderCall]:
+    """Every call of the encoder with arguments of its own: it may change them."""
+    return [(method, copy.deepcopy(given)) for method, given in calls]
+
+
+def _encode(calls: Sequence[EncoderCall]) -> None:
+    for method, (args, kwargs) in calls:
+        method(*args, **kwargs)
 
 
 def _worth_trying(timed: Callable[[int], dict[str, float]]) -> tuple[list[int], int | None]:
@@ -126,7 +132,7 @@ def _worth_trying(timed: Callable[[int], dict[str, float]]) -> tuple[list[int], 
     for k in KS:
         try:
             timed(k)
-            taken = sum(timed(k).values())
+            taken = min(sum(timed(k).values()) for _ in range(2))  # of one alone, a hiccup could end it all
         except Exception as error:
             if k == 1 or not is_out_of_memory(error):
                 raise

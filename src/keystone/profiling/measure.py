@@ -99,6 +99,7 @@ def measure(
     finally:
         subject.handle.k = before
         subject.handle.session.tuner = tuner  # setting K had ended k="auto"
+        subject.prepare()  # what is left of the last chunk was meant for the profile's observation, and must not be executed
         if neighbours is not None:
             neighbours.run(0)
 

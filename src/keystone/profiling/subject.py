@@ -10,6 +10,7 @@ import torch
 
 from keystone.errors import KeystoneError
 from keystone.handle import Handle
+from keystone.sample.shadow import own_class
 
 
 def load_subject(name: str, device: str | None, batch: int | None) -> tuple[Any, Any, Callable[[Any], object] | None]:
@@ -81,7 +82,7 @@ def round_of(
     if callable(policy):
         return lambda: None, lambda: policy(observation)
     raise KeystoneError(
-        f"a {type(policy).__name__} has neither select_action nor infer and cannot be called: say how to, "
+        f"a {own_class(policy).__name__} has neither select_action nor infer and cannot be called: say how to, "
         "keystone.profile(policy, observation, call=policy.act)"
     )
 

@@ -24,10 +24,8 @@ def lines(profile: Profile) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in profile.versions.items())
     rows = "unknown batch" if profile.batch is None else f"batch {profile.batch}"
     count = min(cost.rounds for cost in profile.costs)
-    text = [
-        f"{profile.policy} ({profile.adapter}), {rows}, {profile.device}; {versions}; {count} rounds of each K, {profile.date}",
-        "",
-    ]
+    sampled = f"{profile.policy} ({profile.adapter}, {profile.path} path), {rows}, {profile.device}"
+    text = [f"{sampled}; {versions}; {count} rounds of each K, {profile.date}", ""]
     for clients in profile.clients:
         if len(profile.clients) > 1:
             text += [f"{_clients(clients)}:", ""]
