@@ -226,10 +226,10 @@ def test_executed_steps(make: Make, name: str, longest: int) -> None:
             agent.execute = steps
 
 
-def test_nested_images_and_processors_of_the_environment(make: Make) -> None:
+def test_nested_images_and_processors_of_the_environment(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """LIBERO names its cameras and gives the robot's state in parts, which its processor puts together."""
     agent = make("diffusion", "changed")
-    agent._from_env, _ = LeRobotBenchmark("lerobot:libero").config.get_env_processors()
+    monkeypatch.setattr(agent, "_from_env", LeRobotBenchmark("lerobot:libero").config.get_env_processors()[0])
     generator = np.random.default_rng(0)
 
     def frame() -> Observation:
@@ -249,7 +249,7 @@ def test_nested_images_and_processors_of_the_environment(make: Make) -> None:
     assert batch["task"] == ["open the drawer"] * 2
 
 
-def test_environments_that_do_not_fit(make: Make) -> None:
+def test_environments_that_do_not_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = make("diffusion", "changed")
     agent.fit(LeRobotBenchmark("lerobot:pusht"))
     with pytest.raises(KeystoneError, match=r"observation.state of shape \(2,\), and lerobot:metaworld.*state \(4,\)"):
@@ -257,7 +257,7 @@ def test_environments_that_do_not_fit(make: Make) -> None:
     with pytest.raises(KeystoneError, match=r"this policy takes observation.image, and .*environment_state"):
         agent.fit(find_benchmark("lerobot:pusht?obs_type=environment_state_agent_pos"))
     agent.fit(LeRobotBenchmark("lerobot:pusht"))
-    agent._action_dim = 3
+    monkeypatch.setattr(agent, "_action_dim", 3)
     with pytest.raises(KeystoneError, match="actions have 2 numbers and the environment's 3"):
         agent.plan([observations(1)], ["push"])
 
