@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A path beside ``path`` to write to; what was written takes its place at the end, and vanishes on any error."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    """A path beside ``path`` to write to; what was written takes its place at the end, and vanishes on any error.
+
+    Every call has a path of its own: threads, and machines that share a folder, may write the same file at the same time.
+    """
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     try:
         yield draft
         draft.replace(path)

@@ -57,7 +57,8 @@ def eval_(*args):
 
 def test_a_file_in_a_process_of_its_own(config, tmp_path):
     command = [KEYSTONE, "eval", config, "--out", tmp_path / "run"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    wide = {**os.environ, "COLUMNS": "100"}
+    result = subprocess.run(command, env=wide, capture_output=True, text=True, timeout=300, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     assert "keystone:k=4" in result.stdout
     assert "6 episodes rolled out" in result.stdout

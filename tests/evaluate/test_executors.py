@@ -99,17 +99,47 @@ evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) 
 """
 
 
-def test_a_script_without_a_guard(toy_policy, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(policy=str(toy_policy), folder=str(tmp_path)))
-    tests = str(Path(__file__).parents[1])
-    result = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "PYTHONPATH": tests},
-    )  # fmt: skip
+@pytest.fixture
+def run_script(toy_policy, tmp_path):
+    """Runs a script, which knows the policy and the folder."""
+
+    def run(code):
+        script = tmp_path / "script.py"
+        script.write_text(code.format(policy=str(toy_policy), folder=str(tmp_path)))
+        paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return subprocess.run(
+            [sys.executable, script], capture_output=True, text=True, timeout=300, check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )  # fmt: skip
+
+    return run
+
+
+def test_a_script_without_a_guard(run_script, tmp_path):
+    result = run_script(SCRIPT)
     assert result.returncode == 1
     assert 'below `if __name__ == "__main__":`, because every worker imports the script' in result.stderr
     assert table(tmp_path / "run") == []
+
+
+INTERRUPTED = """
+import os, signal
+from pathlib import Path
+from keystone.evaluate.executors.processes import Processes
+from keystone.evaluate.run import evaluate
+from toy import toy_settings
+if __name__ == "__main__":
+    evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", Processes(2))
+else:
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_an_interrupt_does_not_reach_workers_that_still_import(run_script, tmp_path):
+    """Ctrl-C reaches everyone in the terminal, at any moment; the parent alone decides what happens."""
+    result = run_script(INTERRUPTED)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(table(tmp_path / "run")) == 8
 
 
 def test_one_bad_environment_is_the_affair_of_its_shards(toy, tmp_path):

@@ -284,7 +284,7 @@ def test_sessions_that_ask_first_at_once_attach_once():
         def predict_batch(self, obs_batch, ctx_batch):
             answers = super().predict_batch(obs_batch, ctx_batch)
             if len(self.batches) <= 2:
-                both_inside.wait(timeout=10)
+                both_inside.wait(timeout=120)
             return answers
 
     server = wrap_server(Slow)(keystone={"k": 4})

@@ -31,10 +31,12 @@ STEPS = 7
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def port():
+    """One that nobody else is given until the server, which may share it, has it."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
 
 
 @contextmanager
@@ -50,7 +52,7 @@ def running(directory, variables, *arguments):
         finally:
             server.send_signal(signal.SIGTERM)
             try:
-                server.wait(30)
+                server.wait(120)
             except subprocess.TimeoutExpired:
                 server.kill()
                 raise

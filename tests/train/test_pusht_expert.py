@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keystone.environments.pusht import TABLE, PushTEnv
+from keystone.environments.pusht import TABLE, PushTEnv, corners_at
 from keystone.train import pusht_expert
 from keystone.train.pusht_expert import ExpertSettings, PushTExpert
 
 pytestmark = pytest.mark.xdist_group("pusht-expert")
+
+WALL = 10.0
+"""Pixels from the table's edge within which a T may touch the wall, which is 7 thick."""
 
 places = st.floats(20, 492)
 poses = st.tuples(st.floats(130, 380), st.floats(130, 380), st.floats(-np.pi, np.pi)).map(np.array)
@@ -183,12 +186,12 @@ def test_the_private_physics_agrees_with_the_environment(env, pose, index):
     predicted = pusht_expert.simulate_pushes(
         pose, others, np.tile(direction, (3, 1)), pusht_expert.finger_travel(advance)
     )
-    np.testing.assert_allclose(predicted[:, 0], predicted[:, 2], atol=1e-3)
-    inside = ((start > 80) & (start < TABLE - 80)).all()
     for step, distance in enumerate(advance):
-        target = start + distance * direction
-        inner.step(target)
-        state = env.physics_state()
-        if inside:
-            assert np.linalg.norm(state[4:6] - predicted[step, 0, :2]) < 2.0
-            assert abs(state[6] - predicted[step, 0, 2]) < 0.05
+        inner.step(start + distance * direction)
+        pose = env.physics_state()[4:7]
+        corners = corners_at(np.stack([pose, *predicted[step]]))
+        if not ((corners > WALL) & (corners < TABLE - WALL)).all():
+            break  # whether a T at the wall jams or slips is decided by rounding
+        np.testing.assert_allclose(predicted[step, 0], predicted[step, 2], atol=1e-6)
+        assert np.linalg.norm(pose[:2] - predicted[step, 0, :2]) < 0.5
+        assert abs(pose[2] - predicted[step, 0, 2]) < 0.01

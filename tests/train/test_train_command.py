@@ -72,6 +72,7 @@ def test_another_command_on_the_same_folder_is_refused(trained: Path, capsys: py
     assert "regime" not in message
 
 
+@pytest.mark.usefixtures("trained")  # by which the demonstrations were made
 def test_diffusion_learns_from_the_same_demonstrations(tmp_path: Path, demos: Path, monkeypatch: pytest.MonkeyPatch):
     from keystone.train.experts import MetaWorldExpert
 

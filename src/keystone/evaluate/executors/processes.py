@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import multiprocessing
@@ -79,7 +80,8 @@ def _run(workers: int, settings: Settings, queue: deque[Shard], started: Any) ->
     try:
         while queue or running:
             while queue and len(running) < workers:
-                running[pool.submit(_run_shard, settings, queue[0])] = queue[0]
+                with _deaf_children():
+                    running[pool.submit(_run_shard, settings, queue[0])] = queue[0]
                 queue.popleft()  # not before: a pool whose worker died meanwhile takes nothing
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
@@ -96,6 +98,21 @@ def _run(workers: int, settings: Settings, queue: deque[Shard], started: Any) ->
         for process in list((pool._processes or {}).values()):
             process.terminate()  # whatever they still do is not wanted: an error or an interrupt ended the work
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes that are started in this block do not hear Ctrl-C, not even before `_begin`: in the seconds in which they
+    import, it would end them with a traceback. This process hears it after the block.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _started: Any = None

@@ -1,0 +1,31 @@
+"""Files that are there as a whole or not at all, whoever writes them."""
+
+import pytest
+
+from keystone.files import written_whole
+
+
+def test_two_who_write_the_same_file_at_the_same_time_do_not_meet(tmp_path):
+    """Two threads with copies of a policy that find their K, say, and keep the same profile."""
+    path = tmp_path / "profile.json"
+    with written_whole(path) as slow:
+        slow.write_text("the first")
+        with written_whole(path) as quick:
+            quick.write_text("the second")
+        assert path.read_text() == "the second"
+    assert path.read_text() == "the first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_after_an_error_nothing_is_left_and_nothing_is_lost(tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_text("before")
+
+    def fail(draft):
+        draft.write_text("half")
+        raise OSError
+
+    with pytest.raises(OSError), written_whole(path) as draft:  # noqa: PT011 (it is ours)
+        fail(draft)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
