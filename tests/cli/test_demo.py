@@ -46,8 +46,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
 def test_it_compares_both_arms(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     result, folder = demo
     assert result.returncode == 0, result.stderr
-    first, control, many = json.loads((folder / "summary.json").read_text())
-    assert [one["arm"] for one in (first, control, many)] == ["first", "first:temperature=0.6", "keystone:k=16"]
+    first, control, mean, many = json.loads((folder / "summary.json").read_text())
+    arms = [one["arm"] for one in (first, control, mean, many)]
+    assert arms == ["first", "first:temperature=0.6", "core-mean:k=16", "keystone:k=16"]
     assert first["episodes"] == many["episodes"] == 12
     assert many["pairing"] == "paired: the hashes of 12 initial states agree"
     assert f"{100 * many['rate']:.1f} [" in result.stdout
@@ -56,7 +57,9 @@ def test_it_compares_both_arms(demo: tuple[subprocess.CompletedProcess[str], Pat
 
 def test_the_page_holds_everything_in_itself(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     page = (demo[1] / "index.html").read_text()
-    assert "keystone:k=16 against first:temperature=0.6: " in page  # the control that costs nothing
+    for many in ("keystone:k=16", "core-mean:k=16"):
+        assert f"{many} against first:temperature=0.6: " in page  # the control that costs nothing
+    assert "keystone:k=16 against core-mean" not in page
     assert "Of 12 episodes" in page
     assert "data:image/png;base64" in page  # the candidates of one round
     assert "data:image/gif;base64" in page  # the episode

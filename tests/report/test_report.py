@@ -101,12 +101,16 @@ def test_pairs_are_the_same_state():
     assert [(pair.one.episode, pair.many.success) for pair in pairs(rows, "a", "b")] == [(0, False)]
 
 
-def test_keystone_is_compared_with_every_other_arm():
-    arms = ["first", "first:temperature=0.6", "keystone:k=16"]
+def test_choices_among_several_are_compared_with_every_single_sample():
+    arms = ["first", "first:temperature=0.6", "core-mean:k=16", "keystone:k=16"]
     settings = settings_from({"policy": "p", "env": "e", "tasks": ["push-v3"], "arms": arms, "episodes": 30})
-    good = {"first": 10, "first:temperature=0.6": 24, "keystone:k=16": 25}
+    good = {"first": 10, "first:temperature=0.6": 24, "core-mean:k=16": 30, "keystone:k=16": 25}
     rows = [row(arm, episode, episode < good[arm]) for arm in arms for episode in range(30)]
-    plain, cooler = verdicts(rows, settings)
+    *mean, plain, cooler = verdicts(rows, settings)
+    assert [sentence.partition(": it is")[0] for sentence in mean] == [
+        "core-mean:k=16 against first",
+        "core-mean:k=16 against first:temperature=0.6",
+    ]
     assert plain.startswith("keystone:k=16 against first: it is better: +50.0 points")
     assert cooler.startswith("keystone:k=16 against first:temperature=0.6: no clear difference: +3.3 points")
 

@@ -46,8 +46,8 @@ def run(
             Benchmark of your own.
         tasks: of the environment; default those that the policy was trained on, else all.
         arm: RULE or RULE:name=value,… with k, temperature, metric, execute and the rule's parameters: first, keystone:k=16,
-            first:temperature=0.6. Give it several times; the first is what the others are compared with. Default: first and
-            keystone:k=16.
+            first:temperature=0.6. Give it several times; the first is what the others are compared with. Default: first,
+            first:temperature=0.6, keystone:k=16 and core-mean:k=16.
         episodes: initial states per task, the same for all arms and repeats (default 50).
         repeats: of every episode, with fresh policy noise (default 1; the paper has 5).
         seed: of initial states and policy noise (default 0).

@@ -50,7 +50,7 @@ def write_page(
     """Write ``index.html`` and its pictures into the folder of a run.
 
     Args:
-        settings: of the run; its first arm is one sample per round, its last KeyStone, those between are controls.
+        settings: of the run; its first arm is one sample per round, its last the paper's rule, of which the pictures are.
         folder: of the run.
         summaries: of its arms.
         about: what a reader has to know of the policy.
@@ -68,15 +68,16 @@ def write_page(
         page = Page("Success: " + ", ".join(f"{100 * one.rate:.0f} % with {one.arm}" for one in summaries))
         page.text(
             f"{len(settings.tasks)} tasks, {settings.episodes} initial states each. All arms begin in the same states, and "
-            f"the one sample of K = 1 is among the candidates of KeyStone. {about}",
+            f"the one sample of K = 1 is among the candidates of K = 16. {about}",
             quiet=True,
         )
         page.table(lines(summaries))
         for sentence in verdicts(rows, settings):
             page.text(sentence)
         page.text(
-            f"Of {len(both)} episodes, {len(won)} failed with one sample and succeeded with KeyStone; {len(lost)} went the "
-            "other way; in the others both came to the same. Intervals are 95 %, with initial states as units."
+            f"Of {len(both)} episodes, {len(won)} failed with one sample and succeeded with {settings.arms[-1]}; "
+            f"{len(lost)} went the other way; in the others both came to the same. Intervals are 95 %, with initial states as "
+            "units."
         )
         page.heading("By task")
         page.table(_by_task(summaries))
@@ -98,14 +99,17 @@ def write_page(
 
 
 def verdicts(rows: Sequence[EpisodeRow], settings: Settings) -> list[str]:
-    """KeyStone against each of the other arms, one sentence each."""
+    """Every choice among several samples against each arm with one, one sentence each."""
     outcomes = {
         str(arm): outcomes_of(str(arm), [row for row in rows if row.arm == str(arm)], Path(), {})
         for arm in settings.arms
     }
-    many = outcomes.pop(str(settings.arms[-1]))
-    found = [(name, compare(one, many)) for name, one in outcomes.items()]
-    return [f"{many.name} against {name}: {one.verdict.replace('B is ', 'it is ')}." for name, one in found]
+    several, single = ([outcomes[str(arm)] for arm in settings.arms if (arm.k > 1) == more] for more in (True, False))
+    return [
+        f"{many.name} against {one.name}: {compare(one, many).verdict.replace('B is ', 'it is ')}."
+        for many in several
+        for one in single
+    ]
 
 
 def _by_task(summaries: Sequence[ArmSummary]) -> list[list[str]]:
