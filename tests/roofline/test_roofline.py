@@ -161,6 +161,11 @@ def test_every_output_says_that_it_is_a_model(arguments, capsys, tmp_path):
     predictions = json.loads(path.read_text())["predictions"]
     assert len(predictions) == (1 if arguments else 6)
     assert all(one["note"] == NOTE for one in predictions)
+    assert "Assumed of RTX" in printed
+    for one in predictions:
+        assert one["assumed"]["device"]["title"] == one["device"]
+        times = one["ways"]["eager, plain"]["milliseconds"]["16"]
+        assert times["total"] == pytest.approx(times["encode"] + max(times["launches"], times["work"]))
 
 
 def test_a_device_by_its_numbers(capsys):
@@ -173,7 +178,7 @@ def test_a_device_by_its_numbers(capsys):
     catalogue, own, slower = tables
     assert "π0.5 on mine:" in own[0]
     assert "RTX 4090 (own numbers)" in slower[0]
-    assert catalogue[2:] == own[2:]
+    assert catalogue[2:11] == own[2:11]
     eager, graphs = slice(2, 4), slice(4, 6)
     for before, after in zip(catalogue[4:7], slower[4:7], strict=True):
         cells, others = before.split("|"), after.split("|")
@@ -189,7 +194,7 @@ def test_a_device_by_its_numbers(capsys):
         (("--k", "0", "4"), "1 or more"),
         (("--k", "4", "16"), "give a model with --model"),
         (("--tolerance", "-1"), "0 or more"),
-        (("--device", "RTX 3090", "--bandwidth", "936"), "give its bandwidth in GB/s and its dense bfloat16 tflops"),
+        (("--device", "RTX 4000 Ada", "--bandwidth", "360"), "give its bandwidth in GB/s and its dense bfloat16 tflops"),
         (("--eager-us", "0"), "eager_us=0.0: expected a number of more than 0"),
     ],
 )

@@ -32,7 +32,7 @@ def run(
     Args:
         model: pi05, smolvla, groot, xvla, starvla or fastwam; without it, the largest K of all six, and GR00T beside what
             NVIDIA measured.
-        device: a6000, 4090, 5090, h100, thor or orin; or a name of your own, with --bandwidth and --tflops.
+        device: a6000, 3090, 4090, 5090, l40s, a100, h100, thor or orin; or a name of your own, with --bandwidth and --tflops.
         k: candidates per round of one model; default 1, 2, 4, 8, 16 and 32.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
         bandwidth: of the device's memory, in GB/s; default what is known of the device, as with the next three.
@@ -46,7 +46,7 @@ def run(
     from keystone.files import written_whole
     from keystone.roofline.devices import find_device
     from keystone.roofline.models import MODELS, find_model
-    from keystone.roofline.table import against_k, as_dict, beside_published, six_models
+    from keystone.roofline.table import against_k, as_dict, assumed, beside_published, six_models
 
     asked, k = k is not None, (1, 2, 4, 8, 16, 32) if k is None else k
     if min(k, default=0) < 1:
@@ -62,7 +62,7 @@ def run(
     else:
         lines = against_k(chosen[0], target, k, tolerance)
         lines += ["", f"The paper uses K = {chosen[0].paper_k}."]
-    lines += ["", WORDS]
+    lines += ["", assumed(target), WORDS]
     Console(highlight=False, markup=False, soft_wrap=True).print("\n".join(lines))
     if json_path is not None:
         try:

@@ -30,8 +30,11 @@ class Device:
 
 DEVICES: dict[str, Device] = {
     "a6000": Device("RTX A6000", 768, 155, 18, 3),
+    "3090": Device("RTX 3090", 936, 71, 18, 3),
     "4090": Device("RTX 4090", 1008, 165, 18, 3),
     "5090": Device("RTX 5090", 1792, 209.5, 18, 3),
+    "l40s": Device("L40S", 864, 362, 18, 3),
+    "a100": Device("A100 SXM 80 GB", 2039, 312, 18, 3),
     "h100": Device("H100 SXM", 3350, 989, 18, 2.5),
     "orin": Device("Jetson AGX Orin", 204.8, 42, 60, 6),
     "thor": Device("Jetson AGX Thor", 273, 258, 25, 5),
@@ -57,8 +60,8 @@ def find_device(
 
     >>> find_device("RTX-4090").bandwidth, find_device("RTX 4090", eager_us=30).eager_us
     (1008, 30)
-    >>> find_device("RTX 3090", bandwidth=936, tflops=71)
-    Device(title='RTX 3090', bandwidth=936, tflops=71, eager_us=18.0, graph_us=3.0)
+    >>> find_device("RTX 4000 Ada", bandwidth=360, tflops=107)
+    Device(title='RTX 4000 Ada', bandwidth=360, tflops=107, eager_us=18.0, graph_us=3.0)
     >>> find_device("a600")
     Traceback (most recent call last):
     keystone.errors.KeystoneError: there are no numbers for the device 'a600': did you mean 'a6000'? ...

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from keystone.roofline.devices import DEVICES, Device
 from keystone.roofline.models import MODELS, Model
-from keystone.roofline.predict import MOST, Way, largest_k, round_time
+from keystone.roofline.predict import ARITHMETIC, BANDWIDTH, MOST, RoundTime, Way, largest_k, round_time
 from keystone.roofline.published import GROOT, SOURCE
 
 WAYS = tuple(Way(graphs, shared) for graphs in (False, True) for shared in (False, True))
@@ -107,14 +108,34 @@ def as_dict(model: Model, device: Device, ks: Sequence[int] = KS, tolerance: flo
         "device": device.title,
         "tolerance": tolerance,
         "paper_k": model.paper_k,
+        "most_k_tried": MOST,
         "ways": {
             str(way): {
                 "largest_k": largest_k(model, device, way, tolerance),
-                "milliseconds": {str(k): 1e3 * round_time(model, device, k, way).total for k in ks},
+                "milliseconds": {str(k): _milliseconds(round_time(model, device, k, way)) for k in ks},
             }
             for way in WAYS
         },
+        "assumed": {
+            "device": dataclasses.asdict(device),
+            "model": dataclasses.asdict(model),
+            "share_of_bandwidth": BANDWIDTH,
+            "share_of_arithmetic": ARITHMETIC,
+        },
     }
+
+
+def assumed(device: Device) -> str:
+    """What the prediction takes for granted about a device."""
+    return (
+        f"Assumed of {device.title}: {device.bandwidth:g} GB/s and {device.tflops:g} TFLOP/s, of which {BANDWIDTH:.0%} and "
+        f"{ARITHMETIC:.0%} are reached; {device.eager_us:g} µs to start an operation, {device.graph_us:g} µs in a graph."
+    )
+
+
+def _milliseconds(time: RoundTime) -> dict[str, float]:
+    parts = {"total": time.total, "encode": time.encode, "launches": time.launches, "work": time.work}
+    return {name: 1e3 * seconds for name, seconds in parts.items()}
 
 
 def _largest(model: Model, device: Device, way: Way, tolerance: float) -> str:
