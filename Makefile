@@ -48,7 +48,7 @@ test-upstream: ## the adapters on other projects' own code, in KEYSTONE_UPSTREAM
 bench: setup ## all benchmarks in 20 minutes; results under benchmarks/results/
 	@$(PYTHON) -m benchmarks.suite
 
-bench-quick: setup ## the same in two minutes, less exactly; results under benchmarks/results/quick/
+bench-quick: setup ## the same in two minutes on free cores, less exactly; results under benchmarks/results/quick/
 	@$(PYTHON) -m benchmarks.suite --quick
 
 CHECKOUTS ?= Isaac-GR00T-N1.5 Isaac-GR00T-N1.6 Isaac-GR00T-N1.7 starVLA X-VLA FastWAM openpi

@@ -194,7 +194,10 @@ def test_a_device_by_its_numbers(capsys):
         (("--k", "0", "4"), "1 or more"),
         (("--k", "4", "16"), "give a model with --model"),
         (("--tolerance", "-1"), "0 or more"),
-        (("--device", "RTX 4000 Ada", "--bandwidth", "360"), "give its bandwidth in GB/s and its dense bfloat16 tflops"),
+        (
+            ("--device", "RTX 4000 Ada", "--bandwidth", "360"),
+            "give its bandwidth in GB/s and its dense bfloat16 tflops",
+        ),
         (("--eager-us", "0"), "eager_us=0.0: expected a number of more than 0"),
     ],
 )

@@ -41,7 +41,8 @@ def run(
         rounds: measurements of each K.
         device: where to run; default as the checkpoint says.
         concurrent: clients that share the device; the others are processes that make rounds with the same K all the time.
-        out: folder for the table, profile.json and the figure; default out/profile/ and the policy's name.
+        out: folder for the table, profile.json and the figure; default out/profile/ and the policy's name, with the batch and
+            the number of clients where they are given.
         fresh: measure anew, whatever is in the folder.
     """
     from rich.console import Console
@@ -56,7 +57,7 @@ def run(
         check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch)
     except (ValueError, TypeError) as error:
         raise KeystoneError(str(error)) from None
-    folder = out or Path("out/profile") / (re.sub(r"[^\w.-]+", "-", policy).strip("-.") or "policy")
+    folder = out or Path("out/profile") / _folder_name(policy, batch, concurrent)
     written = [folder / f"profile.{kind}" for kind in ("md", "json", "png", "svg")]
     if any(path.exists() for path in written) and not (folder / JOURNAL).exists():
         raise KeystoneError(
@@ -97,6 +98,16 @@ def run(
         console.print(f'not kept for k="auto": {count} rounds of each K are a trial, --rounds {ENOUGH} or more count')
     else:
         console.print(f'kept for k="auto", which gives K = {found.best()} from now on, in {profiles_folder()}')
+
+
+def _folder_name(policy: str, batch: int | None, clients: int) -> str:
+    """What a profile's folder is called.
+
+    >>> _folder_name("lerobot/pi05_base", None, 1), _folder_name("./mine", 2, 3)
+    ('lerobot-pi05_base', 'mine-batch-2-clients-3')
+    """
+    name = re.sub(r"[^\w.-]+", "-", policy).strip("-.") or "policy"
+    return name + (f"-batch-{batch}" if batch else "") + (f"-clients-{clients}" if clients > 1 else "")
 
 
 def advice(found: Profile) -> str:

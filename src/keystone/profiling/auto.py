@@ -66,6 +66,9 @@ class FirstRound:
         fingerprint = fingerprint_policy(self._handle, device, batch)
         found, source = find_profile(fingerprint, self._folder), "a stored profile"
         if found is None:
+            log.info(
+                "KeyStone: no profile of this policy here; the first round finds K, which takes some tens of rounds"
+            )
             begin = time.perf_counter()
             found = self._measure(fingerprint, draw, batch, device)
             source = f"a profile made in the first round ({time.perf_counter() - begin:.1f} s)"
