@@ -48,6 +48,7 @@ class Session:
         refused: those in which it is not.
         failed: it raised, and is not tried any more in any situation.
         path: the one on which the last round drew: "fast" or "plain"; "undecided" before the first.
+        obstacle: what somebody put on the network that the fast path would pass by, see `keystone.sample.shared.bypass`.
         compile: compile the denoising step.
         tuner: finds K in the first round; None once it has.
         owner: the object that was attached to.
@@ -69,6 +70,7 @@ class Session:
     refused: set[Situation] = field(default_factory=set)
     failed: bool = False
     path: str = "undecided"
+    obstacle: str = ""
     compile: bool = False
     tuner: Tuner | None = field(default=None, repr=False)
     owner: Any = field(default=None, repr=False)
