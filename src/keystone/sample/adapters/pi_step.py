@@ -10,7 +10,8 @@ from torch import Tensor
 
 from keystone.sample.adapter import Seam
 from keystone.sample.adapters.packing import pack, visible_among
-from keystone.sample.shared.gemma import denoise, prepare
+from keystone.sample.shared.bypass import may_bypass
+from keystone.sample.shared.gemma import BYPASS, denoise, prepare
 from keystone.sample.shared.rounds import is_sharing, once_per_round
 
 
@@ -63,6 +64,10 @@ class PiStep(Seam):
             adarms_cond=[None, condition],
         )
         return hidden
+
+    def _may_share(self) -> bool:
+        """Whether nobody put something of his own where the fast path passes by."""
+        return may_bypass(self._keystone, BYPASS, self.paligemma_with_expert)
 
     def _added_to_scores(self, mask: Tensor) -> Tensor:
         """A mask (B, L, M) of what is visible as the model's code adds it to scores: (B, 1, L, M)."""

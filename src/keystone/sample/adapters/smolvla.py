@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from keystone.sample.adapters.packing import PackedAdapter, PackedSeam, pack, share_cache, visible_among
+from keystone.sample.shared.bypass import may_bypass
 from keystone.sample.shared.rounds import is_sharing, once_per_round
-from keystone.sample.shared.smolvla import denoise, prepare
+from keystone.sample.shared.smolvla import BYPASS, denoise, prepare
 
 
 class SmolVLASeam(PackedSeam):
@@ -35,7 +36,8 @@ class SmolVLASeam(PackedSeam):
         if x_t.shape[0] == prefix_pad_masks.shape[0]:
             return super().denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
         tokens, padding, blocks = self.embed_suffix(x_t, timestep)
-        if is_sharing():
+        # A sampler that is compiled as a whole takes the plain path, and asking which it is would break its graph.
+        if not torch.compiler.is_compiling() and is_sharing():
             shared = once_per_round(
                 lambda: prepare(
                     self.vlm_with_expert,
@@ -65,6 +67,9 @@ class SmolVLASeam(PackedSeam):
             use_cache=self.config.use_cache,
         )
         return hidden
+
+    def _may_share(self) -> bool:
+        return may_bypass(self._keystone, BYPASS, self.vlm_with_expert)
 
 
 class SmolVLAAdapter(PackedAdapter):
