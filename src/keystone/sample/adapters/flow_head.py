@@ -10,6 +10,7 @@ from torch import Tensor
 
 from keystone.sample.shared.bypass import may_bypass
 from keystone.sample.shared.dit import BYPASS, SharedDiT, recognises, run_blocks
+from keystone.sample.shared.lengths import lengths_vary
 
 #: Maps tokens (B * K, S, E) and the number of the step to as many tokens.
 Network = Callable[[Tensor, int], Tensor]
@@ -83,7 +84,10 @@ def may_share(head: Any) -> bool:
 def shared_network(head: Any, context: Tensor, mask: Tensor | None = None, image_mask: Tensor | None = None) -> Network:
     """The same on a context (B, L, E) that the candidates of a row share, where it `may_share`."""
     times = torch.tensor(step_times(head), device=context.device)
-    return SharedDiT(head.model, context, times, mask, image_mask, run=head._keystone.step(run_blocks))
+    network = SharedDiT(head.model, context, times, mask, image_mask, run=head._keystone.step(run_blocks))
+    if head._keystone.compile:
+        lengths_vary(seen for seen in network.seen if seen is not None)
+    return network
 
 
 def with_future_tokens(head: Any, state: Tensor | None, rows: int) -> Tensor:

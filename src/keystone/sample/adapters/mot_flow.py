@@ -11,6 +11,7 @@ from keystone.sample.adapters.flow_head import call_network
 from keystone.sample.session import Session
 from keystone.sample.shared import mot
 from keystone.sample.shared.bypass import may_bypass
+from keystone.sample.shared.lengths import lengths_vary
 from keystone.sample.widen import widen
 
 #: Maps the actions (K, T, D) and the number of the step to their velocity.
@@ -74,4 +75,6 @@ def may_share(session: Session, model: Any) -> bool:
 def shared_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, compiled: Compile) -> Network:
     """The same on a cache and a text that the candidates share."""
     run, shared = compiled(mot.denoise), mot.prepare(model, given, times, k)
+    if run is not mot.denoise:
+        lengths_vary(seen for layer in shared.layers for seen in (layer.video, layer.text))
     return lambda actions, step: run(shared, shared.modulations[step], actions)

@@ -47,6 +47,9 @@ class SharedDiT:
         mask: (B, L) bool, True for tokens that blocks may look at; None if all.
         image_mask: (B, L) bool, True for image tokens; for networks that look at text and images in turn.
         run: `run_blocks`, or a compiled one.
+
+    Attributes:
+        seen: by each block, see `run_blocks`.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class SharedDiT:
             every = torch.ones_like(image_mask) if mask is None else mask
             masks |= {TEXT: ~image_mask & every, IMAGES: image_mask & every}
         visible = {name: compact(context, masks[name]) for name in {*looks} - {ITSELF}}
-        self._seen = [
+        self.seen = [
             None if look == ITSELF else _project(block.attn1, *visible[look]) for look, block in zip(looks, blocks)
         ]
         time = functional.silu(network.timestep_encoder(times))
@@ -76,7 +79,7 @@ class SharedDiT:
 
     def __call__(self, tokens: Tensor, step: int) -> Tensor:
         """(B * K, S, E) tokens of all candidates at ``times[step]`` to (B * K, S, output)."""
-        return self._run(self._network, self._seen, *self._modulations[step], tokens)
+        return self._run(self._network, self.seen, *self._modulations[step], tokens)
 
 
 def run_blocks(
