@@ -3,7 +3,8 @@
 A fast path calls the small parts of a network (projections, feed-forward networks, most norms), and writes out itself what the
 larger ones around them do: layers, attention, the network as a whole. Hooks and replaced methods (an engine, a compiled
 function) on the former are called as ever. On the latter they would be left out without a word: such rounds are drawn on the
-plain path, which calls them.
+plain path, which calls them. Compiled code has in it what was on any part when it was compiled, and does not see what comes
+later: rounds are then drawn uncompiled, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -42,8 +44,9 @@ class Bypass:
     """What one kind of fast path leaves out: a network, and all modules in it but those that it calls.
 
     Attributes:
-        called: names, in the modules that hold them, of the modules that it calls, or that have no part in denoising
-            (``"0"``, or ``"to_out.0"`` if only in a holder of that name); what is inside them is theirs.
+        called: names, in the modules that hold them, of the modules that it calls (``"0"``, or ``"to_out.0"`` if only in a
+            holder of that name); what is inside them is theirs.
+        apart: names of those that have no part in denoising.
         methods: of the modules left out, those that the network's own code would run.
 
     >>> block = nn.ModuleDict({"norm": nn.LayerNorm(2), "linear": nn.Linear(2, 2)})
@@ -60,8 +63,14 @@ class Bypass:
     """
 
     called: frozenset[str]
+    apart: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset({"forward"})
     _parts: WeakKeyDictionary[nn.Module, list[_Part] | None] = field(default_factory=WeakKeyDictionary, repr=False)
+
+    @cached_property
+    def compiled(self) -> Bypass:
+        """What the same fast path leaves out once it is compiled: whatever comes later, on any part."""
+        return Bypass(frozenset(), self.apart, self.methods)
 
     def obstacle(self, network: nn.Module) -> str:
         """What stands on the modules left out that the network's own code would run; empty if nothing does.
@@ -105,7 +114,7 @@ class Bypass:
             yield path, part
             children = part.attributes["_modules"]
             for name, child in children.items():
-                if child is not None and not {name, f"{part.name}.{name}"} & self.called:
+                if child is not None and not {name, f"{part.name}.{name}"} & (self.called | self.apart):
                     pending.append((f"{path}.{name}".lstrip("."), _Part(vars(child), children, name, child)))
 
     def _found(self, module: nn.Module, path: str) -> str:
@@ -120,14 +129,16 @@ class Bypass:
 
 def may_bypass(session: Session, bypass: Bypass, network: Any) -> bool:
     """Whether the fast path is wanted and leaves nothing out that somebody put there. Says so when that changes."""
-    if not session.fast:
+    if not session.fast and not session.compile:
         return False
-    obstacle = bypass.obstacle(network)
+    obstacle = (bypass.compiled if session.compile else bypass).obstacle(network)
     if obstacle != session.obstacle:
         session.obstacle = obstacle
         if obstacle:
             log.warning(
-                "KeyStone: while %s, which the fast path would pass by, candidates are drawn on the plain one", obstacle
+                "KeyStone: while %s, which the fast path would pass by, candidates are drawn on the plain one%s",
+                obstacle,
+                ", uncompiled" if session.compile else "",
             )
         else:
             log.info(

@@ -14,10 +14,11 @@ from keystone.sample.shared.layer import Suffix, attention_output
 BYPASS = Bypass(
     called=frozenset(
         {
-            "paligemma", "rotary_emb", "input_layernorm", "q_proj", "k_proj", "v_proj", "o_proj", "post_attention_layernorm",
-            "mlp", "norm", "lm_head",
+            "rotary_emb", "input_layernorm", "q_proj", "k_proj", "v_proj", "o_proj", "post_attention_layernorm",
+            "mlp", "norm",
         }
-    )
+    ),
+    apart=frozenset({"paligemma", "lm_head"}),
 )  # fmt: skip
 
 

@@ -29,10 +29,11 @@ from keystone.sample.shared.modulation import is_plain, modulate
 BYPASS = Bypass(
     called=frozenset(
         {
-            "video", "action_encoder", "text_embedding", "time_embedding", "time_projection", "q", "k", "v", "o", "norm_q",
+            "action_encoder", "text_embedding", "time_embedding", "time_projection", "q", "k", "v", "o", "norm_q",
             "norm_k", "ffn", "head",
         }
     ),
+    apart=frozenset({"video"}),
     methods=frozenset(
         {
             "forward", "forward_action_with_video_cache", "pre_dit", "post_dit", "project_self_attention",

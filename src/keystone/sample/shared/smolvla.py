@@ -18,7 +18,8 @@ from keystone.sample.shared.layer import Suffix, attention_output
 #: Of ``SmolVLMWithExpertModel``, which writes out what layers and their attention do: it calls as little of them as is called
 #: here.
 BYPASS = Bypass(
-    called=frozenset({"vlm", "lm_expert"}),
+    called=frozenset({"lm_expert"}),
+    apart=frozenset({"vlm"}),
     methods=frozenset(
         {
             "forward",

@@ -1,4 +1,4 @@
-"""A compiled step is for instructions of every length: another one brings no new graph in the middle of an episode."""
+"""A compiled step brings no surprises in the middle of an episode: no new graph for another instruction, no hook unheard."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import torch
 from lerobot.utils.constants import OBS_LANGUAGE_ATTENTION_MASK
 
 import keystone
+from keystone.sample.shared.mot import blocks_of
 from tiny import POLICIES
 
 MASKS = {
@@ -49,3 +50,33 @@ def test_another_instruction_is_not_compiled_anew(name: str, rows: int, graphs: 
         made.append(len(graphs))
     assert made[0] > 0
     assert made == made[:1] * 4
+
+
+def feed_forward(name: str, policy: Any) -> Any:
+    """Which the fast path calls: uncompiled, it keeps its hooks there."""
+    if name == "groot":
+        return policy._groot_model.action_head.model.transformer_blocks[0].ff
+    if name == "fastwam":
+        return blocks_of(policy.model.mot)[0].ffn
+    if name == "smolvla":
+        return policy.model.vlm_with_expert.lm_expert.layers[0].mlp
+    return policy.model.paligemma_with_expert.gemma_expert.model.layers[0].mlp
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MASKS])
+def test_hook_that_came_after_compiling_is_run(name: str, fast: bool, graphs: list[Any]) -> None:
+    policy, batch, calls = POLICIES[name].build().requires_grad_(False), POLICIES[name].batch(1), []
+    handle = keystone.attach(policy, k=3, seed=0, compile=True, fast=fast)
+    path = "fast" if fast else "plain"
+    for hooked, expected in ((False, path), (True, "plain"), (False, path)):
+        calls.clear()
+        made = len(graphs)
+        if hooked:
+            hook = feed_forward(name, policy).register_forward_hook(lambda *_: calls.append(1))
+        POLICIES[name].predict(policy, batch)
+        assert handle.path == expected
+        assert bool(calls) == hooked
+        if hooked:
+            hook.remove()
+            assert len(graphs) == made
