@@ -7,6 +7,7 @@ import torch
 from lerobot.utils.constants import OBS_LANGUAGE_ATTENTION_MASK
 
 import keystone
+from keystone.sample.shadow import shadowed
 from keystone.sample.shared.mot import blocks_of
 from tiny import POLICIES
 
@@ -80,3 +81,22 @@ def test_hook_that_came_after_compiling_is_run(name: str, fast: bool, graphs: li
         if hooked:
             hook.remove()
             assert len(graphs) == made
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("smolvla", "pi05")]
+)
+def test_sampler_that_is_compiled_as_a_whole_does_not_ask_for_the_path(name: str) -> None:
+    policy, given = POLICIES[name].build().requires_grad_(False), []
+    keystone.attach(policy, k=3, seed=0, check=False)
+
+    def keep(method: Any, _: str) -> Any:
+        return lambda *args, **kwargs: given.append((args, kwargs)) or method(*args, **kwargs)
+
+    with shadowed([(policy.model, "denoise_step")], keep):
+        POLICIES[name].predict(policy, POLICIES[name].batch(1))
+    args, kwargs = given[0]
+    found = torch._dynamo.explain(policy.model.denoise_step)(*args, **kwargs)
+    frames = [frame for reason in found.break_reasons for frame in reason.user_stack]
+    assert frames, "nothing breaks any more: compile it with fullgraph=True instead"
+    assert not [frame for frame in frames if frame.name == "is_sharing"]
