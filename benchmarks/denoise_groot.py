@@ -46,6 +46,7 @@ def loop_row(
     import torch
 
     from keystone.sample.shared.dit import SharedDiT, run_blocks
+    from keystone.sample.shared.lengths import lengths_vary
     from keystone.sample.widen import widen
 
     generator = torch.Generator().manual_seed(0)
@@ -61,6 +62,8 @@ def loop_row(
 
     def fast(run: Any = run_blocks) -> Any:
         shared = SharedDiT(network, context, torch.tensor(TIMES), visible, image, run)
+        if run is not run_blocks:  # as the adapter does it: compiled for contexts of every length
+            lengths_vary(seen for seen in shared.seen if seen is not None)
         return [shared(candidates, step) for step in range(len(TIMES))]
 
     variants = {"single": lambda: authors(1), "authors": lambda: authors(k), "fast": fast}

@@ -152,6 +152,7 @@ def test_wrong_options(options: dict[str, Any], error: type[Exception], message:
 def test_compiled_samplers(name: str) -> None:
     policy = build(name, compile_model=True)  # torch.compile is lazy: nothing is compiled before the first call
     assert "compile_model=False" in refusal(policy)
+    assert "keystone.attach(policy, compile=True)" in refusal(policy)
 
 
 @pytest.mark.parametrize(

@@ -156,14 +156,6 @@ def train(network: Any) -> None:
     network.train()
 
 
-def replace_forward(network: Any) -> None:
-    network.forward = network.forward
-
-
-def replace_forward_of_a_block(network: Any) -> None:
-    network.transformer_blocks[1].forward = network.transformer_blocks[1].forward
-
-
 def subclass(network: Any) -> None:
     network.__class__ = type("BetterDiT", (type(network),), {})
 
@@ -190,8 +182,6 @@ def give_the_norm_weights(network: Any) -> None:
 
 CHANGES = [
     train,
-    replace_forward,
-    replace_forward_of_a_block,
     subclass,
     normalise_queries,
     replace_processor,

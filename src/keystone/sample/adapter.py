@@ -163,7 +163,8 @@ def swap_in(module: Any, seam: type[Seam], session: Session) -> None:
     if hidden:
         raise KeystoneError(
             f"{type(module).__name__}.{hidden[0]} was replaced on the object itself (by torch.compile, say), which hides every "
-            "method of the class: attach first, or build the policy with compile_model=False"
+            "method of the class: build the policy without that (compile_model=False), and let keystone.attach(policy, "
+            "compile=True) compile its denoising step"
         )
     original = type(module)
     try:

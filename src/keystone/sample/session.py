@@ -48,6 +48,7 @@ class Session:
         refused: those in which it is not, or fails.
         stumbled: those in which it failed once, after it had been proved.
         path: the one on which the last round drew: "fast" or "plain"; "undecided" before the first.
+        obstacle: what is on the network that the fast path or compiled code would pass by, see `keystone.sample.shared.bypass`.
         compile: compile the denoising step.
         tuner: finds K in the first round; None once it has.
         owner: the object that was attached to.
@@ -69,6 +70,7 @@ class Session:
     refused: set[Situation] = field(default_factory=set)
     stumbled: set[Situation] = field(default_factory=set)
     path: str = "undecided"
+    obstacle: str = ""
     compile: bool = False
     tuner: Tuner | None = field(default=None, repr=False)
     owner: Any = field(default=None, repr=False)
@@ -269,10 +271,10 @@ class Session:
         )
 
     def step(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """A denoising step as a seam should call it: compiled, where that was asked for and the sampler around it is not.
-        Give a function that lives on.
+        """A denoising step as a seam should call it: compiled, where that was asked for, nothing is on the network that would
+        be passed by, and the sampler around it is not. Give a function that lives on.
         """
-        if not self.compile or torch.compiler.is_compiling():
+        if not self.compile or self.obstacle or torch.compiler.is_compiling():
             return function
         with self.lock:
             if function not in self.compiled:

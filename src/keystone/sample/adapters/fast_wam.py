@@ -13,8 +13,7 @@ from torch import Tensor
 
 from keystone.errors import KeystoneError
 from keystone.sample.adapter import Adapter, Seam, Window
-from keystone.sample.adapters.mot_flow import denoise
-from keystone.sample.shared.mot import recognises
+from keystone.sample.adapters.mot_flow import denoise, may_share
 
 #: Set while `infer_action` runs only up to its first denoising step, in this thread or task.
 _encoding: contextvars.ContextVar[bool] = contextvars.ContextVar("keystone_fast_wam_encoding", default=False)
@@ -54,7 +53,7 @@ class OwnFastWAMSeam(Seam):
         chunk = self._keystone.round(
             lambda: infer(**given)["action"][None],
             draw,
-            fast=partial(draw, shared=True) if recognises(self) else None,
+            fast=partial(draw, shared=True) if may_share(self._keystone, self) else None,
             batch=1,
             shape=(given["action_horizon"], self.action_expert.action_dim),
             device=self.device,

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam
-from keystone.sample.adapters.mot_flow import denoise
-from keystone.sample.shared.mot import recognises
+from keystone.sample.adapters.mot_flow import denoise, may_share
 
 
 class FastWAMSeam(Seam):
@@ -50,7 +49,7 @@ class FastWAMSeam(Seam):
         return self._keystone.round(
             lambda: single(batch, **kwargs),
             draw,
-            fast=partial(draw, shared=True) if recognises(self.model) else None,
+            fast=partial(draw, shared=True) if may_share(self._keystone, self.model) else None,
             batch=rows,
             shape=(inputs["action_horizon"], self.model.action_expert.action_dim),
             device=self.model.device,

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone.sample.shared.dit import SharedDiT, run_blocks
+from keystone.sample.shared.bypass import may_bypass
+from keystone.sample.shared.dit import BYPASS, SharedDiT, recognises, run_blocks
+from keystone.sample.shared.lengths import lengths_vary
 
 #: Maps tokens (B * K, S, E) and the number of the step to as many tokens.
 Network = Callable[[Tensor, int], Tensor]
@@ -74,10 +76,18 @@ def own_network(head: Any, context: Any, call: Callable[..., Tensor] = call_netw
     return network
 
 
+def may_share(head: Any) -> bool:
+    """Whether `shared_network` computes what the head's transformer does, and passes nothing by that somebody put on it."""
+    return recognises(head.model) and may_bypass(head._keystone, BYPASS, head.model)
+
+
 def shared_network(head: Any, context: Tensor, mask: Tensor | None = None, image_mask: Tensor | None = None) -> Network:
-    """The same on a context (B, L, E) that the candidates of a row share; for those that `recognises` knows."""
+    """The same on a context (B, L, E) that the candidates of a row share, where it `may_share`."""
     times = torch.tensor(step_times(head), device=context.device)
-    return SharedDiT(head.model, context, times, mask, image_mask, run=head._keystone.step(run_blocks))
+    network = SharedDiT(head.model, context, times, mask, image_mask, run=head._keystone.step(run_blocks))
+    if head._keystone.compile:
+        lengths_vary(seen for seen in network.seen if seen is not None)
+    return network
 
 
 def with_future_tokens(head: Any, state: Tensor | None, rows: int) -> Tensor:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam, Window
-from keystone.sample.adapters.flow_head import denoise, own_network, shared_network
-from keystone.sample.shared.dit import recognises
+from keystone.sample.adapters.flow_head import denoise, may_share, own_network, shared_network
 from keystone.sample.widen import widen
 
 
@@ -57,7 +56,7 @@ class GrootSeam(Seam):
         chunk = self._keystone.round(
             lambda: own()["action_pred"],
             draw,
-            fast=partial(draw, shared=True) if recognises(self.model) else None,
+            fast=partial(draw, shared=True) if may_share(self) else None,
             batch=backbone_features.shape[0],
             shape=(self.config.action_horizon, self.action_dim),
             device=backbone_features.device,

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam, Window
-from keystone.sample.adapters.flow_head import denoise, own_network, shared_network, with_future_tokens
+from keystone.sample.adapters.flow_head import denoise, may_share, own_network, shared_network, with_future_tokens
 from keystone.sample.adapters.groot import GrootSeam
-from keystone.sample.shared.dit import recognises
 from keystone.sample.widen import widen
 
 
@@ -41,7 +40,7 @@ class IsaacGroot15Seam(Seam):
         chunk = self._keystone.round(
             lambda: own(fresh(), action_input)["action_pred"],
             draw,
-            fast=partial(draw, shared=True) if recognises(self.model) else None,
+            fast=partial(draw, shared=True) if may_share(self) else None,
             batch=features.shape[0],
             shape=(self.config.action_horizon, self.config.action_dim),
             device=features.device,

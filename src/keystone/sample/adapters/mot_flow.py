@@ -8,7 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from keystone.sample.adapters.flow_head import call_network
+from keystone.sample.session import Session
 from keystone.sample.shared import mot
+from keystone.sample.shared.bypass import may_bypass
+from keystone.sample.shared.lengths import lengths_vary
 from keystone.sample.widen import widen
 
 #: Maps the actions (K, T, D) and the number of the step to their velocity.
@@ -36,7 +39,7 @@ def denoise(
         shift: of their times; None for the model's own.
         given: what the step of one candidate is called with, apart from actions and time.
         compiled: applied to the step.
-        shared: candidates share cache and text; for models that `mot.recognises` knows.
+        shared: candidates share cache and text, where they `may_share`.
     """
     times, deltas = model.infer_action_scheduler.build_inference_schedule(
         num_inference_steps=count, device=model.device, dtype=noise.dtype, shift_override=shift
@@ -64,7 +67,14 @@ def own_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, com
     return network
 
 
+def may_share(session: Session, model: Any) -> bool:
+    """Whether `shared_network` computes what the model does, and passes nothing by that somebody put on it."""
+    return mot.recognises(model) and may_bypass(session, mot.BYPASS, model.mot)
+
+
 def shared_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, compiled: Compile) -> Network:
     """The same on a cache and a text that the candidates share."""
     run, shared = compiled(mot.denoise), mot.prepare(model, given, times, k)
+    if run is not mot.denoise:
+        lengths_vary(seen for layer in shared.layers for seen in (layer.video, layer.text))
     return lambda actions, step: run(shared, shared.modulations[step], actions)

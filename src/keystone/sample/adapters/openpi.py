@@ -39,7 +39,8 @@ def _sample(
         # The self-check replaces what is drawn inside, so the method must not be compiled.
         lambda: vars(OpenPiSeam)["sample_actions"].from_class(model)(device, observation, **options),
         draw,
-        fast=None if compiled else fast,  # what is kept from step to step would be compiled into the sampler
+        # What is kept from step to step would be compiled into the sampler.
+        fast=None if compiled or not model._may_share() else fast,
         batch=observation.state.shape[0],
         shape=(model.config.action_horizon, model.config.action_dim),
         device=device,

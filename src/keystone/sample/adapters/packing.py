@@ -95,13 +95,17 @@ class PackedSeam(Seam):
         return self._keystone.round(
             lambda: sample(**options),
             draw,
-            fast=fast,
+            fast=fast if self._may_share() else None,
             batch=batch,
             shape=shape,
             device=device,
             delay=options.get("inference_delay") or 0,
             guided=options.get("prev_chunk_left_over") is not None,
         )
+
+    def _may_share(self) -> bool:
+        """Whether nobody put something of his own where the fast path passes by."""
+        raise NotImplementedError
 
 
 def _widen_leftover(options: dict[str, Any], batch: int, k: int) -> dict[str, Any]:

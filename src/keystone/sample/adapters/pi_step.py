@@ -10,7 +10,9 @@ from torch import Tensor
 
 from keystone.sample.adapter import Seam
 from keystone.sample.adapters.packing import pack, visible_among
-from keystone.sample.shared.gemma import denoise, prepare
+from keystone.sample.shared.bypass import may_bypass
+from keystone.sample.shared.gemma import BYPASS, Shared, denoise, prepare
+from keystone.sample.shared.lengths import lengths_vary
 from keystone.sample.shared.rounds import is_sharing, once_per_round
 
 
@@ -24,14 +26,8 @@ class PiStep(Seam):
             condition = condition[:: tokens.shape[0] // prefix_pad_masks.shape[0]]
         # A sampler that is compiled as a whole takes the plain path, and asking which it is would break its graph.
         if not torch.compiler.is_compiling() and is_sharing():
-            expert = self.paligemma_with_expert.gemma_expert.model
             shared = once_per_round(
-                lambda: prepare(
-                    expert,
-                    prefix_pad_masks,
-                    _by_layer(past_key_values),
-                    visible_among(padding[:1], blocks[:1])[0],
-                )
+                lambda: self._prepare(prefix_pad_masks, past_key_values, visible_among(padding[:1], blocks[:1])[0])
             )
             hidden = self._keystone.step(denoise)(shared, tokens, condition)
         else:
@@ -40,6 +36,14 @@ class PiStep(Seam):
             )
         hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -steps:]
         return self.action_out_proj(hidden.to(torch.float32))
+
+    def _prepare(self, prefix_pad_masks: Tensor, past_key_values: Any, visible: Tensor) -> Shared:
+        """What the steps of a round on the fast path have in common."""
+        expert = self.paligemma_with_expert.gemma_expert.model
+        shared = prepare(expert, prefix_pad_masks, _by_layer(past_key_values), visible)
+        if self._keystone.compile:
+            lengths_vary(shared.contexts)
+        return shared
 
     def _packed(
         self,
@@ -63,6 +67,10 @@ class PiStep(Seam):
             adarms_cond=[None, condition],
         )
         return hidden
+
+    def _may_share(self) -> bool:
+        """Whether nobody put something of his own where the fast path passes by."""
+        return may_bypass(self._keystone, BYPASS, self.paligemma_with_expert)
 
     def _added_to_scores(self, mask: Tensor) -> Tensor:
         """A mask (B, L, M) of what is visible as the model's code adds it to scores: (B, 1, L, M)."""

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from keystone.sample.adapters.packing import PackedAdapter, PackedSeam, pack, share_cache, visible_among
+from keystone.sample.shared.bypass import may_bypass
+from keystone.sample.shared.lengths import lengths_vary
 from keystone.sample.shared.rounds import is_sharing, once_per_round
-from keystone.sample.shared.smolvla import denoise, prepare
+from keystone.sample.shared.smolvla import BYPASS, Shared, denoise, prepare
 
 
 class SmolVLASeam(PackedSeam):
@@ -35,14 +37,10 @@ class SmolVLASeam(PackedSeam):
         if x_t.shape[0] == prefix_pad_masks.shape[0]:
             return super().denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
         tokens, padding, blocks = self.embed_suffix(x_t, timestep)
-        if is_sharing():
+        # A sampler that is compiled as a whole takes the plain path, and asking which it is would break its graph.
+        if not torch.compiler.is_compiling() and is_sharing():
             shared = once_per_round(
-                lambda: prepare(
-                    self.vlm_with_expert,
-                    prefix_pad_masks,
-                    past_key_values,
-                    visible_among(padding[:1], blocks[:1])[0],
-                )
+                lambda: self._prepare(prefix_pad_masks, past_key_values, visible_among(padding[:1], blocks[:1])[0])
             )
             hidden = self._keystone.step(denoise)(shared, tokens)
         else:
@@ -51,6 +49,13 @@ class SmolVLASeam(PackedSeam):
             )
         hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -self.config.chunk_size :]
         return self.action_out_proj(hidden.to(torch.float32))
+
+    def _prepare(self, prefix_pad_masks: Tensor, past_key_values: Any, visible: Tensor) -> Shared:
+        """What the steps of a round on the fast path have in common."""
+        shared = prepare(self.vlm_with_expert, prefix_pad_masks, past_key_values, visible)
+        if self._keystone.compile:
+            lengths_vary(layer.context for layer in shared.layers)
+        return shared
 
     def _packed(
         self, tokens: Tensor, padding: Tensor, blocks: Tensor, prefix_pad_masks: Tensor, past_key_values: Any
@@ -65,6 +70,9 @@ class SmolVLASeam(PackedSeam):
             use_cache=self.config.use_cache,
         )
         return hidden
+
+    def _may_share(self) -> bool:
+        return may_bypass(self._keystone, BYPASS, self.vlm_with_expert)
 
 
 class SmolVLAAdapter(PackedAdapter):

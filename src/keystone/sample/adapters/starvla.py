@@ -11,8 +11,14 @@ import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam, Window
-from keystone.sample.adapters.flow_head import Network, denoise, own_network, shared_network, with_future_tokens
-from keystone.sample.shared.dit import recognises
+from keystone.sample.adapters.flow_head import (
+    Network,
+    denoise,
+    may_share,
+    own_network,
+    shared_network,
+    with_future_tokens,
+)
 from keystone.sample.widen import widen
 
 
@@ -40,7 +46,7 @@ class StarVLASeam(Seam):
         return self._keystone.round(
             own,
             draw,
-            fast=partial(draw, shared=True) if one_context and recognises(self.model) else None,
+            fast=partial(draw, shared=True) if one_context and may_share(self) else None,
             batch=first.shape[0],
             shape=(self.action_horizon, self.action_dim),
             device=first.device,

@@ -18,12 +18,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from keystone.sample.shadow import is_replaced, own_class
+from keystone.sample.shadow import own_class
+from keystone.sample.shared.bypass import Bypass
 from keystone.sample.shared.cross_attention import KeysValues, compact, cross_attend, split_heads
 from keystone.sample.shared.modulation import is_plain, modulate
 
 #: What a block attends to.
 ITSELF, CONTEXT, TEXT, IMAGES = "itself", "context", "text", "images"
+
+#: Of the network. An engine or a compiled function in the place of its ``forward``, or of a block's, is to be used.
+BYPASS = Bypass(
+    called=frozenset(
+        {
+            "timestep_encoder", "linear", "pos_embed", "to_q", "to_k", "to_v", "to_out.0", "norm3", "ff", "proj_out_1",
+            "proj_out_2",
+        }
+    )
+)  # fmt: skip
 
 
 class SharedDiT:
@@ -36,6 +47,9 @@ class SharedDiT:
         mask: (B, L) bool, True for tokens that blocks may look at; None if all.
         image_mask: (B, L) bool, True for image tokens; for networks that look at text and images in turn.
         run: `run_blocks`, or a compiled one.
+
+    Attributes:
+        seen: by each block, see `run_blocks`.
     """
 
     def __init__(
@@ -54,7 +68,7 @@ class SharedDiT:
             every = torch.ones_like(image_mask) if mask is None else mask
             masks |= {TEXT: ~image_mask & every, IMAGES: image_mask & every}
         visible = {name: compact(context, masks[name]) for name in {*looks} - {ITSELF}}
-        self._seen = [
+        self.seen = [
             None if look == ITSELF else _project(block.attn1, *visible[look]) for look, block in zip(looks, blocks)
         ]
         time = functional.silu(network.timestep_encoder(times))
@@ -65,7 +79,7 @@ class SharedDiT:
 
     def __call__(self, tokens: Tensor, step: int) -> Tensor:
         """(B * K, S, E) tokens of all candidates at ``times[step]`` to (B * K, S, output)."""
-        return self._run(self._network, self._seen, *self._modulations[step], tokens)
+        return self._run(self._network, self.seen, *self._modulations[step], tokens)
 
 
 def run_blocks(
@@ -112,9 +126,6 @@ def recognises(network: Any) -> bool:
     """Whether `SharedDiT` computes what this network does. Another one runs as it is."""
     if own_class(network).__name__ not in ("DiT", "AlternateVLDiT") or network.training:
         return False
-    # Someone put an engine or a compiled function in its place, which is to be used.
-    if is_replaced(network, "forward"):
-        return False
     parts = ("timestep_encoder", "transformer_blocks", "norm_out", "proj_out_1", "proj_out_2", "config")
     return (
         all(hasattr(network, part) for part in parts)
@@ -131,11 +142,7 @@ def _recognises_block(block: Any) -> bool:
         return False  # another norm, which does not depend on the time
     # NVIDIA's copy runs its attention on the math backend where others fail: that is then its own affair.
     forces_backend = getattr(sys.modules.get(own_class(block).__module__), "_should_force_math_sdpa", None)
-    return (
-        not is_replaced(block, "forward")
-        and _recognises_attention(block.attn1)
-        and not (forces_backend and forces_backend())
-    )
+    return _recognises_attention(block.attn1) and not (forces_backend and forces_backend())
 
 
 def _recognises_attention(attention: Any) -> bool:

@@ -7,7 +7,19 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from keystone.sample.shared.attention import Context, Kept
+from keystone.sample.shared.bypass import Bypass
 from keystone.sample.shared.layer import Suffix, attention_output
+
+#: Of the model that holds PaliGemma and the expert.
+BYPASS = Bypass(
+    called=frozenset(
+        {
+            "rotary_emb", "input_layernorm", "q_proj", "k_proj", "v_proj", "o_proj", "post_attention_layernorm",
+            "mlp", "norm",
+        }
+    ),
+    apart=frozenset({"paligemma", "lm_head"}),
+)  # fmt: skip
 
 
 class Shared(NamedTuple):

@@ -21,8 +21,26 @@ from torch import Tensor, nn
 
 from keystone.sample.shadow import is_replaced, own_class
 from keystone.sample.shared.attention import Context, Kept, attend_to_both, fold, own_bias, unfold
+from keystone.sample.shared.bypass import Bypass
 from keystone.sample.shared.cross_attention import KeysValues, compact, cross_attend, split_heads
 from keystone.sample.shared.modulation import is_plain, modulate
+
+#: Of the mixture of both experts.
+BYPASS = Bypass(
+    called=frozenset(
+        {
+            "action_encoder", "text_embedding", "time_embedding", "time_projection", "q", "k", "v", "o", "norm_q",
+            "norm_k", "ffn", "head",
+        }
+    ),
+    apart=frozenset({"video"}),
+    methods=frozenset(
+        {
+            "forward", "forward_action_with_video_cache", "pre_dit", "post_dit", "project_self_attention",
+            "project_self_attention_output", "apply_cross_attention", "apply_norm1", "apply_norm2", "apply_norm3",
+        }
+    ),
+)  # fmt: skip
 
 
 class Layer(NamedTuple):
@@ -123,18 +141,18 @@ def recognises(model: Any) -> bool:
     """
     expert, mot = model.action_expert, model.mot
     names = tuple(own_class(part).__name__ for part in (expert, mot))
-    if names != ("ActionDiT", "MoT") or not all(map(_own, (model, mot, expert))):
+    if names != ("ActionDiT", "MoT") or is_replaced(model, "_predict_action_noise_with_cache"):
         return False
     return (
         _has(expert, "action_encoder", "text_embedding", "head", "pre_dit", "action_dim", "blocks")
         and dict(getattr(mot, "mixtures", {})).get("action") is expert
-        and all(own_class(layer).__name__ == "MoTLayer" and _own(layer) for layer in getattr(mot, "layers", ()))
+        and all(own_class(layer).__name__ == "MoTLayer" for layer in getattr(mot, "layers", ()))
         and all(_recognises_block(block) for block in blocks_of(mot))
     )
 
 
 def _recognises_block(block: Any) -> bool:
-    if own_class(block).__name__ not in ("DiTBlock", "FastWAMAttentionBlock") or not _own(block):
+    if own_class(block).__name__ not in ("DiTBlock", "FastWAMAttentionBlock"):
         return False
     if not _has(block, "self_attn", "cross_attn", "norm1", "norm2", "norm3", "ffn", "modulation", "num_heads"):
         return False
@@ -151,12 +169,6 @@ def _recognises_block(block: Any) -> bool:
 
 def _has(part: Any, *names: str) -> bool:
     return all(hasattr(part, name) for name in names)
-
-
-def _own(part: Any) -> bool:
-    """Nobody put a compiled function or an engine in the place of a method, which would be to be used."""
-    methods = ("forward", "forward_action_with_video_cache", "pre_dit", "post_dit", "_predict_action_noise_with_cache")
-    return not any(is_replaced(part, name) for name in methods)
 
 
 def _kind(block: Any, values: Tensor) -> torch.dtype:

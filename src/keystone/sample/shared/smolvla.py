@@ -12,7 +12,24 @@ import torch
 from torch import Tensor
 
 from keystone.sample.shared.attention import Context, Kept
+from keystone.sample.shared.bypass import Bypass
 from keystone.sample.shared.layer import Suffix, attention_output
+
+#: Of ``SmolVLMWithExpertModel``, which writes out what layers and their attention do: it calls as little of them as is called
+#: here.
+BYPASS = Bypass(
+    called=frozenset({"lm_expert"}),
+    apart=frozenset({"vlm"}),
+    methods=frozenset(
+        {
+            "forward",
+            "forward_attn_layer",
+            "forward_cross_attn_layer",
+            "get_attention_interface",
+            "eager_attention_forward",
+        }
+    ),
+)
 
 
 class Layer(NamedTuple):

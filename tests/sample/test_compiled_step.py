@@ -1,0 +1,102 @@
+"""A compiled step brings no surprises in the middle of an episode: no new graph for another instruction, no hook unheard."""
+
+from typing import Any
+
+import pytest
+import torch
+from lerobot.utils.constants import OBS_LANGUAGE_ATTENTION_MASK
+
+import keystone
+from keystone.sample.shadow import shadowed
+from keystone.sample.shared.mot import blocks_of
+from tiny import POLICIES
+
+MASKS = {
+    "smolvla": OBS_LANGUAGE_ATTENTION_MASK,
+    "pi0": OBS_LANGUAGE_ATTENTION_MASK,
+    "pi05": OBS_LANGUAGE_ATTENTION_MASK,
+    "groot": "attention_mask",
+    "fastwam": "context_mask",
+}
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Whatever is compiled from now on; traced and not made into machine code, which takes a minute."""
+    made: list[Any] = []
+    own = torch.compile
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        made.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", lambda function, **_: own(function, backend=backend))
+    return made
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MASKS])
+def test_another_instruction_is_not_compiled_anew(name: str, rows: int, graphs: list[Any]) -> None:
+    policy = POLICIES[name].build().requires_grad_(False)
+    handle = keystone.attach(policy, k=3, seed=0, compile=True)
+    graphs.clear()  # without that of the probe
+    made = []
+    for shorter in range(4):
+        batch = POLICIES[name].batch(rows)
+        mask = batch[MASKS[name]]
+        mask[:, mask.shape[1] - shorter :] = False
+        POLICIES[name].predict(policy, batch)
+        assert handle.path == "fast"
+        made.append(len(graphs))
+    assert made[0] > 0
+    assert made == made[:1] * 4
+
+
+def feed_forward(name: str, policy: Any) -> Any:
+    """Which the fast path calls: uncompiled, it keeps its hooks there."""
+    if name == "groot":
+        return policy._groot_model.action_head.model.transformer_blocks[0].ff
+    if name == "fastwam":
+        return blocks_of(policy.model.mot)[0].ffn
+    if name == "smolvla":
+        return policy.model.vlm_with_expert.lm_expert.layers[0].mlp
+    return policy.model.paligemma_with_expert.gemma_expert.model.layers[0].mlp
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MASKS])
+def test_hook_that_came_after_compiling_is_run(name: str, fast: bool, graphs: list[Any]) -> None:
+    policy, batch, calls = POLICIES[name].build().requires_grad_(False), POLICIES[name].batch(1), []
+    handle = keystone.attach(policy, k=3, seed=0, compile=True, fast=fast)
+    path = "fast" if fast else "plain"
+    for hooked, expected in ((False, path), (True, "plain"), (False, path)):
+        calls.clear()
+        made = len(graphs)
+        if hooked:
+            hook = feed_forward(name, policy).register_forward_hook(lambda *_: calls.append(1))
+        POLICIES[name].predict(policy, batch)
+        assert handle.path == expected
+        assert bool(calls) == hooked
+        if hooked:
+            hook.remove()
+            assert len(graphs) == made
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("smolvla", "pi05")]
+)
+def test_sampler_that_is_compiled_as_a_whole_does_not_ask_for_the_path(name: str) -> None:
+    policy, given = POLICIES[name].build().requires_grad_(False), []
+    keystone.attach(policy, k=3, seed=0, check=False)
+
+    def keep(method: Any, _: str) -> Any:
+        return lambda *args, **kwargs: given.append((args, kwargs)) or method(*args, **kwargs)
+
+    with shadowed([(policy.model, "denoise_step")], keep):
+        POLICIES[name].predict(policy, POLICIES[name].batch(1))
+    args, kwargs = given[0]
+    found = torch._dynamo.explain(policy.model.denoise_step)(*args, **kwargs)
+    frames = [frame for reason in found.break_reasons for frame in reason.user_stack]
+    assert frames, "nothing breaks any more: compile it with fullgraph=True instead"
+    assert not [frame for frame in frames if frame.name == "is_sharing"]
