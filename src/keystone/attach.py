@@ -12,6 +12,7 @@ from keystone.handle import Chosen, Handle
 from keystone.sample.adapter import Seam, find_adapter, find_session, swap_in, swap_out
 from keystone.sample.compiler import check_compiler
 from keystone.sample.hook import Hook
+from keystone.sample.paths import Paths
 from keystone.sample.session import Session
 from keystone.sample.site import SiteAdapter
 from keystone.select import ActionSpace
@@ -147,7 +148,7 @@ def attach(
         k=candidates, temperature=float(temperature), seed=seed, choose=handle, encoders=encoders,
         sampling=tuple(module for module, _ in seams), encoding=tuple(adapter.encoding(owner)),
         checked=not check, thorough=check == "all", keep=keep, owner=owner,
-        fast=fast and bool(check), compile=compile, path="undecided" if check else "plain",
+        paths=Paths(fast and bool(check), last="undecided" if check else "plain"), compile=compile,
     )  # fmt: skip
     handle.session = session
     encoding: list[tuple[Any, type[Seam]]] = []

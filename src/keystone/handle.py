@@ -119,7 +119,7 @@ class Handle:
     @property
     def path(self) -> str:
         """How the last round's candidates were drawn: "fast" or "plain"; "undecided" before the first round."""
-        return self.session.path
+        return self.session.paths.last
 
     @property
     def stats(self) -> dict[str, float]:

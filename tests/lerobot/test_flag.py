@@ -112,11 +112,11 @@ def test_environment_attaches_and_the_flag_wins(load, monkeypatch):
 
 
 def test_fast_path_can_be_turned_off(load, monkeypatch):
-    assert keystone.attached(load("--keystone.k=4")).session.fast
-    assert not keystone.attached(load("--keystone.fast=false")).session.fast
+    assert keystone.attached(load("--keystone.k=4")).session.paths.fast
+    assert not keystone.attached(load("--keystone.fast=false")).session.paths.fast
     monkeypatch.setenv("KEYSTONE_FAST", "no")
-    assert not keystone.attached(load("--keystone.k=4")).session.fast
-    assert keystone.attached(load("--keystone.fast=true")).session.fast
+    assert not keystone.attached(load("--keystone.k=4")).session.paths.fast
+    assert keystone.attached(load("--keystone.fast=true")).session.paths.fast
 
 
 def test_policy_class_used_directly(checkpoint, monkeypatch):

@@ -16,6 +16,7 @@ from keystone import KeystoneError
 from keystone.profiling.store import ENOUGH
 from keystone.sample.adapter import Adapter, Seam, Window
 from keystone.sample.adapters import ADAPTERS
+from keystone.sample.paths import Paths
 from keystone.sample.session import Session
 from keystone.sample.shadow import is_replaced, shadowed
 from keystone.sample.widen import widen
@@ -324,7 +325,7 @@ def test_path_that_fails_later_costs_no_round(head: Head, caplog: pytest.LogCapt
         in once
     )
     assert "not used in rounds like this one" in twice
-    assert handle.session.fast, "what was asked for stays what it was"
+    assert handle.session.paths.fast, "what was asked for stays what it was"
 
 
 def test_memory_that_runs_out_in_the_check_decides_nothing(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,12 +383,12 @@ def test_no_counter_stays_on_the_encoder_if_k_changes_during_a_round(
         watched.append("forward" in vars(policy.encoder))
         return plain(self, context, noise)
 
-    own = Session._proved  # somebody sets K just after the round has asked
-    monkeypatch.setattr(Session, "_proved", lambda *args: (own(*args), setattr(handle, "k", 4))[0])
+    own = Paths.settled  # somebody sets K just after the round has asked
+    monkeypatch.setattr(Paths, "settled", lambda *args: (own(*args), setattr(handle, "k", 4))[0])
     monkeypatch.setattr(Head, "sample", changing)
     head.sample(torch.zeros(1, 8))
     assert watched == [False], "a round that does not wait for others must not count"
-    monkeypatch.setattr(Session, "_proved", own)
+    monkeypatch.setattr(Paths, "settled", own)
     head.sample(torch.zeros(1, 8))
     assert True in watched, "K = 4 is checked, with its encoders"
     assert "forward" not in vars(policy.encoder)

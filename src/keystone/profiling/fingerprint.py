@@ -37,7 +37,7 @@ def fingerprint_policy(handle: Handle, device: torch.device, batch: int | None) 
         "adapter": [handle.adapter, *(f"{seam.__module__}.{seam.__qualname__}" for _, seam in seams)],
         "weights": shapes,
         "cost": handle.sampler.cost(owner),
-        "path": [handle.session.fast, handle.session.compile],
+        "path": [handle.session.paths.fast, handle.session.compile],
         "settings": _sizes(getattr(owner, "config", None)),
         "device": describe_device(device, handle),
         "versions": versions(handle),

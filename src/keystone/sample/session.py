@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from keystone.errors import KeystoneError
-from keystone.sample.check import Finding, compare_with_plain, count_calls, verify
+from keystone.sample.check import Finding, count_calls, verify
 from keystone.sample.drawn import Choose, Draw, Drawn, Draws, Tuner
 from keystone.sample.noise import SeededDraws, aside, global_generator, initial_noise, mix
+from keystone.sample.paths import Paths
 from keystone.sample.seeds import given_to, giving, rows_from, spread
 from keystone.sample.situation import Situation, coarsest_type
 from keystone.sample.vectorise import sample_vectorised
@@ -42,13 +43,7 @@ class Session:
         checked: the self-check has passed, or was not wanted.
         thorough: it compares all candidates, not only three.
         finding: what it found.
-        fast: draw on the fast path, where the seam offers one and the self-check finds it exact. As asked for: what was found
-            out since is in the next three.
-        proved: the situations in which it is exact.
-        refused: those in which it is not, or fails.
-        stumbled: those in which it failed once, after it had been proved.
-        path: the one on which the last round drew: "fast" or "plain"; "undecided" before the first.
-        obstacle: what is on the network that the fast path or compiled code would pass by, see `keystone.sample.shared.bypass`.
+        paths: on which rounds are drawn.
         compile: compile the denoising step.
         tuner: finds K in the first round; None once it has.
         owner: the object that was attached to.
@@ -65,12 +60,7 @@ class Session:
     checked: bool = False
     thorough: bool = False
     finding: Finding | None = None
-    fast: bool = False
-    proved: set[Situation] = field(default_factory=set)
-    refused: set[Situation] = field(default_factory=set)
-    stumbled: set[Situation] = field(default_factory=set)
-    path: str = "undecided"
-    obstacle: str = ""
+    paths: Paths = field(default_factory=Paths)
     compile: bool = False
     tuner: Tuner | None = field(default=None, repr=False)
     owner: Any = field(default=None, repr=False)
@@ -177,16 +167,16 @@ class Session:
             )
 
         now = Situation.now(batch, delay, guided, dtype, device)
-        if self.k == 1 and now not in self.proved:  # one candidate proves nothing about several
+        if self.k == 1 and now not in self.paths.proved:  # one candidate proves nothing about several
             fast = None
         # Asked once: K, and with it the answer, may change during the round, and only those who wait may count calls, on
         # objects that all threads share.
-        proved = self._proved(fast, now)
+        proved = self.checked and self.paths.settled(fast, now)
         with contextlib.nullcontext() if proved else self.checking:
-            if proved or self._proved(fast, now):  # by another thread, in the meantime
-                method, drawn = self._draw(lambda method: sample(method)[0], fast, draw, now)
+            if proved or (self.checked and self.paths.settled(fast, now)):  # by another thread, in the meantime
+                method, drawn = self.paths.draw(lambda method: sample(method)[0], fast, draw, now)
             else:
-                method, drawn = self._settle(attempt, fast, draw, now)
+                method, drawn = self.paths.settle(attempt, self._conclude, fast, draw, now)
         if self._tuned(original, partial(draw_with, method), batch, device):
             if self.untouched:
                 return original()
@@ -198,83 +188,11 @@ class Session:
         if tuner is not None:
             tuner.reached()
 
-    def _proved(self, fast: Draw | None, now: Situation) -> bool:
-        """Whether the self-check has found exact what this round would draw with."""
-        return self.checked and (fast is None or not self._usable(now) or now in self.proved)
-
-    def _usable(self, now: Situation) -> bool:
-        """Whether the fast path is wanted and nothing is known against it in this situation."""
-        return self.fast and now not in self.refused
-
-    def _settle(
-        self, attempt: Callable[[Draw, str], tuple[Drawn, Finding]], fast: Draw | None, plain: Draw, now: Situation
-    ) -> tuple[Draw, Drawn]:
-        """Find out on which path to draw from now on: the way it is drawn, and its candidates."""
-        problem, beside = "", None
-        if fast is not None and self._usable(now):
-            try:
-                drawn, finding = attempt(fast, "fast")
-            except (
-                torch.cuda.OutOfMemoryError
-            ):  # the plain path takes no less, and there is nothing wrong with this one
-                raise
-            except Exception as error:  # whatever it is: the plain path does without it, or fails for the same reason
-                problem = _failure(error)
-            else:
-                if finding.doubtful and not finding.problem:
-                    beside = attempt(plain, "plain")
-                    finding = compare_with_plain(finding, beside[1])
-                problem = finding.problem
-            if not problem:
-                self._conclude(finding)
-                self.proved.add(now)
-                return fast, drawn
-        drawn, finding = beside or attempt(plain, "plain")
-        self._conclude(finding)
-        if problem:
-            self._refuse_fast(problem, now)
-        return plain, drawn
-
-    def _draw(
-        self, sample: Callable[[Draw], Drawn], fast: Draw | None, plain: Draw, now: Situation
-    ) -> tuple[Draw, Drawn]:
-        """Draw on the path that was settled on; should the fast one fail after all, on the plain one, after the second time
-        from then on.
-        """
-        if fast is None or not self._usable(now):
-            self.path = "plain"
-            return plain, sample(plain)
-        try:
-            drawn = sample(fast)
-        except torch.cuda.OutOfMemoryError:  # with one candidate: the plain path takes no less
-            raise
-        except Exception as error:
-            drawn = sample(plain)  # fails too, if it is the observation that is wrong
-            if now in self.stumbled:
-                self._refuse_fast(_failure(error), now)
-            else:  # it had been proved: something passing, perhaps, that had nothing to do with it
-                self.path = "plain"
-                self.stumbled.add(now)
-                log.warning(
-                    "KeyStone: a round was drawn on the plain path, because on the fast one %s", _failure(error)
-                )
-            return plain, drawn
-        self.path = "fast"
-        return fast, drawn
-
-    def _refuse_fast(self, problem: str, now: Situation) -> None:
-        self.path = "plain"
-        self.refused.add(now)
-        log.warning(
-            "KeyStone: the fast path is not used in rounds like this one, candidates are drawn on the plain one: %s",
-            problem,
-        )
-
     def step(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """A denoising step as a seam should call it: compiled, where that was asked for, nothing is on the network that would
         be passed by, and the sampler around it is not. Give a function that lives on.
         """
-        if not self.compile or self.obstacle or torch.compiler.is_compiling():
+        if not self.compile or self.paths.obstacle or torch.compiler.is_compiling():
             return function
         with self.lock:
             if function not in self.compiled:
@@ -381,7 +299,7 @@ class Session:
     def _conclude(self, finding: Finding) -> None:
         if finding.problem:
             raise KeystoneError(f"KeyStone's self-check failed: {finding.problem}")
-        self.checked, self.finding, self.path = True, finding, finding.path
+        self.checked, self.finding, self.paths.last = True, finding, finding.path
         log.info("KeyStone self-check passed: %s", finding)
 
     def replay(self, number: int) -> Tensor:
@@ -392,10 +310,6 @@ class Session:
             )
             raise KeyError(f"round {number} cannot be replayed; {have}")
         return self.kept[number]()
-
-
-def _failure(error: Exception) -> str:
-    return f"it failed with {type(error).__name__}: {error}"
 
 
 def _now(device: torch.device | str) -> float:

@@ -129,11 +129,11 @@ class Bypass:
 
 def may_bypass(session: Session, bypass: Bypass, network: Any) -> bool:
     """Whether the fast path is wanted and leaves nothing out that somebody put there. Says so when that changes."""
-    if not session.fast and not session.compile:
+    if not session.paths.fast and not session.compile:
         return False
     obstacle = (bypass.compiled if session.compile else bypass).obstacle(network)
-    if obstacle != session.obstacle:
-        session.obstacle = obstacle
+    if obstacle != session.paths.obstacle:
+        session.paths.obstacle = obstacle
         if obstacle:
             log.warning(
                 "KeyStone: while %s, which the fast path would pass by, candidates are drawn on the plain one%s",
