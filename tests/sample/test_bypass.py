@@ -346,6 +346,16 @@ def test_exchanged_block_is_watched_too(network: nn.Sequential) -> None:
     assert BYPASS.obstacle(network) == "forward of 0 (Block) was replaced"
 
 
+def test_own_method_that_was_put_back_is_no_obstacle(network: nn.Sequential) -> None:
+    own = network[0].forward
+    network[0].forward = lambda hidden: hidden
+    assert BYPASS.obstacle(network) == "forward of 0 (Block) was replaced"
+    network[0].forward = own
+    assert BYPASS.obstacle(network) == ""
+    network[0].forward = network[1].forward
+    assert BYPASS.obstacle(network) == "forward of 0 (Block) was replaced"
+
+
 def test_what_is_called_is_left_alone(network: nn.Sequential) -> None:
     network[0].linear.register_forward_hook(lambda *_: None)
     network[0].linear.forward = network[0].linear.forward

@@ -131,7 +131,7 @@ def other_class(part: Callable[[Any], Any]) -> Callable[[Any], None]:
 
 def replace_method(part: Callable[[Any], Any], name: str) -> Callable[[Any], None]:
     def change(model: Any) -> None:
-        vars(part(model))[name] = getattr(part(model), name)
+        vars(part(model))[name] = functools.partial(getattr(part(model), name))
 
     return change
 

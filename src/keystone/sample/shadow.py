@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -49,12 +50,13 @@ def shadowed(methods: Iterable[tuple[Any, str]], wrap: Callable[[Method, str], M
 def is_replaced(owner: Any, name: str) -> bool:
     """Whether somebody put something of his own in the place of a method, on the object: a compiled function, an engine.
 
-    What `shadowed` puts there does not count.
+    What `shadowed` puts there does not count, nor the object's own method, which is how others put it back.
     """
     value = vars(owner).get(name, _NOTHING)
     while hasattr(value, _HIDES):
         value = getattr(value, _HIDES)
-    return value is not _NOTHING
+    own = inspect.ismethod(value) and value.__self__ is owner and value.__func__ is getattr(type(owner), name, None)
+    return not own and value is not _NOTHING
 
 
 def class_instead(kind: type, name: str, bases: tuple[type, ...], attributes: Mapping[str, Any]) -> type:
