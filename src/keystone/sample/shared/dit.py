@@ -133,12 +133,12 @@ def _recognises_block(block: Any) -> bool:
     forces_backend = getattr(sys.modules.get(own_class(block).__module__), "_should_force_math_sdpa", None)
     return (
         not is_replaced(block, "forward")
-        and _recognises_attention(block.attn1)
+        and recognises_attention(block.attn1)
         and not (forces_backend and forces_backend())
     )
 
 
-def _recognises_attention(attention: Any) -> bool:
+def recognises_attention(attention: Any) -> bool:
     """Queries, keys, values and an output, with nothing in between: the `Attention` of diffusers without its options."""
     options = (
         "group_norm",
