@@ -103,7 +103,7 @@ class Evo1Adapter(Adapter):
     """EVO1."""
 
     name = "evo1"
-    shares = "vision-language and state tokens and their projections in cross-attention"
+    shares = "vision-language and state tokens and their projections in cross-attention (one copy, whatever K)"
     seam = Evo1Seam
 
     def module(self, policy: Any) -> Any:

@@ -70,7 +70,10 @@ class StarVLAAdapter(Adapter):
     """StarVLA's GR00T and π heads (QwenGR00T, QwenPI and those built like them)."""
 
     name = "starvla"
-    shares = "vision-language tokens, of the last layer (with their projections in cross-attention) or of every layer"
+    shares = (
+        "vision-language tokens: of the last layer, with their projections in cross-attention (one copy, whatever K), or of "
+        "every layer (encoded once, copied K times)"
+    )
     home = "StarVLA"
     compiles = True
     seam = StarVLASeam

@@ -55,7 +55,7 @@ class VLAJEPAAdapter(Adapter):
     """VLA-JEPA."""
 
     name = "vla_jepa"
-    shares = "embodied action tokens and their projections in cross-attention"
+    shares = "embodied action tokens and their projections in cross-attention (one copy, whatever K)"
     seam = VLAJEPASeam
 
     def module(self, policy: Any) -> Any:
