@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from lerobot.policies.molmoact2.molmoact2_hf_model.inference import _clone_static_inputs
 from lerobot.policies.rtc.configuration_rtc import RTCConfig
 from torch import Tensor, nn
 
 import keystone
 from keystone.sample.check import TOLERANCES
 from tiny import POLICIES
+from tiny.common import patched
 from tiny.shapes import Shapes
 
 NAMES = ["evo1", "vla_jepa", "eo1", "wall_x", "molmoact2"]
@@ -24,8 +26,8 @@ pytestmark = pytest.mark.xdist_group("fast_lerobot")
 
 
 @functools.cache
-def build(name: str) -> Any:
-    config = {"rtc_config": RTCConfig(enabled=True, execution_horizon=6)} if name in RTC else {}
+def build(name: str, chunking: bool = False) -> Any:
+    config = {"rtc_config": RTCConfig(enabled=True, execution_horizon=6)} if chunking else {}
     policy = POLICIES[name].build(**config).requires_grad_(False)
     if name == "wall_x":
         policy.model.model.layers.float()  # so that differences are rounding errors and nothing else
@@ -119,7 +121,8 @@ def test_rows_differ_in_padding(name: str, policy: Any, change: Callable[[dict[s
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", RTC)
-def test_real_time_chunking(name: str, policy: Any, rows: int) -> None:
+def test_real_time_chunking(name: str, rows: int) -> None:
+    policy = build(name, chunking=True)
     batch = POLICIES[name].batch(rows)
     width = policy.config.max_action_dim if name == "evo1" else 6
     previous = torch.randn(7, width, generator=torch.Generator().manual_seed(1))
@@ -203,6 +206,23 @@ def test_attention_of_ones_own_is_left_alone(name: str, policy: Any) -> None:
     finally:
         del attention.forward
     assert (2, 2) in rows
+
+
+class Graphs:
+    """The policy's CUDA graphs without CUDA: the loop runs on inputs that were copied as a graph copies them."""
+
+    def can_use_action_flow(self, inputs: Any) -> bool:
+        return True
+
+    def run_action_flow(self, inputs: Any, steps: int, run_loop: Callable[..., Tensor]) -> Tensor:
+        return run_loop(_clone_static_inputs(inputs), steps)
+
+
+@pytest.mark.parametrize("path", ["fast", "plain"])
+@pytest.mark.parametrize("name", ["molmoact2"])
+def test_inputs_can_be_those_of_a_cuda_graph(name: str, policy: Any, path: str) -> None:
+    with patched(policy._backbone(), action_cuda_graph_manager=Graphs()):
+        drawn(name, policy, POLICIES[name].batch(1), 4, path)
 
 
 @pytest.mark.parametrize("name", ["eo1"])

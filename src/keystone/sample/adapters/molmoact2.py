@@ -176,18 +176,23 @@ def _flow(
         dtype=noise.dtype,
     )
     if not shared:
-        context.kv_contexts = [(widen(key, k), widen(value, k)) for key, value in context.kv_contexts]
-        context.cross_mask = widen(context.cross_mask, k)
+        context.kv_contexts = [(_copies(key, k), _copies(value, k)) for key, value in context.kv_contexts]
+        context.cross_mask = _copies(context.cross_mask, k)
     rows = 1 if shared else len(noise)  # one time for all
     times = [torch.full((rows,), i / steps, device=device) for i in range(steps)]
     if action_dim_is_pad is not None and action_dim_is_pad.ndim > 1:
-        action_dim_is_pad = widen(action_dim_is_pad, k)
+        action_dim_is_pad = _copies(action_dim_is_pad, k)
     return _ActionFlowInputs(
         trajectory=_without_padding(model, noise, action_dim_is_pad, masked),
         context=context,
         modulations=expert.get_or_prepare_modulation_cache(times, cache_key=(steps, rows, device, noise.dtype)),
         action_dim_is_pad=action_dim_is_pad,
     )
+
+
+def _copies(value: Tensor | None, k: int) -> Tensor | None:
+    """A row for each candidate, with memory of its own: the policy's CUDA graphs write into tensors laid out like these."""
+    return None if value is None else widen(value, k).contiguous()
 
 
 def _folds(model: Any) -> bool:
