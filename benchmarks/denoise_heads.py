@@ -146,7 +146,7 @@ def eo1(k: int, rounds: int) -> dict[str, Any]:
 
 
 def molmoact2(k: int, rounds: int) -> dict[str, Any]:
-    """Two of 32 layers of the action expert."""
+    """One of 32 layers of the action expert."""
     import torch
     from lerobot.policies.molmoact2.molmoact2_hf_model.configuration_molmoact2 import MolmoAct2ActionExpertConfig
     from lerobot.policies.molmoact2.molmoact2_hf_model.modeling_molmoact2 import ActionExpert, ActionExpertContext
@@ -156,7 +156,7 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
     from keystone.sample.session import Session
     from keystone.sample.widen import widen
 
-    length, layers, heads = 600, 2, 16
+    length, layers, heads = 600, 1, 16
     config = MolmoAct2ActionExpertConfig(num_layers=layers, num_heads=heads)
     expert = ActionExpert(config, llm_dim=8, llm_kv_dim=8, llm_num_layers=layers).eval().requires_grad_(False)
     for weight in expert.parameters():  # those of the modulation and of the output begin at zero
@@ -179,7 +179,7 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
     for block in expert.blocks:
         swap_in(block.cross_attn, MolmoAct2CrossAttentionSeam, session)
     try:
-        return row("molmoact2", k, length, "2 of 32", rounds, lambda many: run(many, many), lambda many: run(many, 1))
+        return row("molmoact2", k, length, "1 of 32", rounds, lambda many: run(many, many), lambda many: run(many, 1))
     finally:
         swap_out(session)
 

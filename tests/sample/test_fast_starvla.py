@@ -95,33 +95,37 @@ def test_candidates_are_single_calls(name: str, rows: int, k: int) -> None:
     assert handle.session.finding.difference <= 1e-5 * max(1.0, float(chunk.abs().max()))
 
 
-@pytest.mark.parametrize("change", ["another layer", "a mask of numbers", "a replaced forward"])
-def test_what_is_not_known_runs_as_it_is(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_numbers_of_contexts_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     framework = build(*HEADS["now"])
-    if change == "another layer":
-        encode = framework.encode
-        monkeypatch.setitem(vars(framework), "encode", lambda images: [*encode(images), encode(images)[0]])
-    elif change == "a mask of numbers":
-        predict = framework.action_model.predict_action
+    encode = framework.encode
+    monkeypatch.setitem(vars(framework), "encode", lambda images: [*encode(images), images])
+    assert path_of(framework) == "plain"
 
-        def with_numbers(*args: Any, encoder_attention_mask: Tensor) -> Tensor:
-            hidden = torch.where(encoder_attention_mask, 0.0, -1e9)[:, None]
-            return predict(*args, encoder_attention_mask=hidden)  # type: ignore[no-any-return]
 
+def test_other_masks_run_as_they_are() -> None:
+    framework = build(*HEADS["now"])
+    visible = torch.arange(starvla_like.TOKENS).expand(2, -1) < 5
+    contexts = framework.encode(torch.randn(2, 4))
+    for mask, path in ((visible, "fast"), (torch.where(visible, 0.0, -1e9)[:, None], "plain")):
         handle = keystone.attach(framework, k=4, seed=0)
-        predict = framework.action_model.predict_action
-        framework.action_model.predict_action = with_numbers
-        ask(framework, 2)
-        assert handle.path == "plain"
-        return
-    else:
-        framework.action_model.model.forward = framework.action_model.model.forward
+        framework.action_model.predict_action(contexts, None, encoder_attention_mask=mask)
+        assert handle.path == path
+        keystone.detach(framework)
+
+
+def test_replaced_forward_is_used() -> None:
+    framework = build(*HEADS["now"])
+    framework.action_model.model.forward = framework.action_model.model.forward
+    assert path_of(framework) == "plain"
+
+
+def path_of(framework: Any) -> str:
     handle = keystone.attach(framework, k=4, seed=0)
     ask(framework, 2)
-    assert handle.path == "plain"
+    return handle.path
 
 
-def test_context_is_projected_once_and_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_context_is_projected_once_without_what_nobody_sees() -> None:
     framework = build(*HEADS["now"])
     keystone.attach(framework, k=4, seed=0)
     ask(framework, 3)
