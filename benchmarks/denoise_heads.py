@@ -33,7 +33,7 @@ def row(name: str, k: int, tokens: int, layers: str, rounds: int, authors: Round
         peaks = {way: denoising.peak_mib(variants[way]) for way in ("authors", "fast")}
     pairs = list(zip(outputs["authors"], outputs["fast"], strict=True))
     return {
-        "case": f"{name}, K = {k}, {tokens} context tokens, {layers} layers",
+        "case": f"{name}, K = {k}, {tokens} context tokens, {layers}",
         "k": k,
         "tokens": tokens,
         "rounds": rounds,
@@ -67,7 +67,9 @@ def evo1(k: int, rounds: int) -> dict[str, Any]:
         seen = prepare(blocks, context, padding)
         return [run_blocks(blocks, seen, tokens[:many], time) for time in times]
 
-    return row("evo1", k, length, "1 of 8", rounds, authors, fast)
+    return row(
+        "evo1", k, length, "1 of 8 layers (on a CPU, its own attention is slow for several rows)", rounds, authors, fast
+    )
 
 
 def vla_jepa(k: int, rounds: int) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def vla_jepa(k: int, rounds: int) -> dict[str, Any]:
         shared = SharedDiT(renamed(network), context, times)
         return [shared(tokens[:many], step) for step in range(STEPS)]
 
-    return row("vla_jepa", k, 32, "2 of 16", rounds, authors, fast)
+    return row("vla_jepa", k, 32, "2 of 16 layers", rounds, authors, fast)
 
 
 def eo1(k: int, rounds: int) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def eo1(k: int, rounds: int) -> dict[str, Any]:
         shared = prepare(decoder, steps, real, cache, positions, causal)
         return [denoise(shared, tokens[:many]) for tokens in steps]
 
-    return row("eo1", k, prompt, "1 of 36", rounds, authors, fast)
+    return row("eo1", k, prompt, "1 of 36 layers", rounds, authors, fast)
 
 
 def molmoact2(k: int, rounds: int) -> dict[str, Any]:
@@ -179,7 +181,9 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
     for block in expert.blocks:
         swap_in(block.cross_attn, MolmoAct2CrossAttentionSeam, session)
     try:
-        return row("molmoact2", k, length, "1 of 32", rounds, lambda many: run(many, many), lambda many: run(many, 1))
+        return row(
+            "molmoact2", k, length, "1 of 32 layers", rounds, lambda many: run(many, many), lambda many: run(many, 1)
+        )
     finally:
         swap_out(session)
 
