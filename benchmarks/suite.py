@@ -32,6 +32,7 @@ MODULES = (
     "denoise_pi05",
     "denoise_groot",
     "denoise_fastwam",
+    "denoise_heads",
     "whole_round",
     "cost",
     "closed_loop",

@@ -74,7 +74,7 @@ class HeadTests:
         self, framework: Framework, record: Callable[..., None], rows: int, k: int, with_state: bool
     ) -> None:
         predict = partial(framework.predict_action, rows, with_state)
-        for path in ("plain",) if framework.layers else ("plain", "fast"):
+        for path in ("plain", "fast"):
             found = contract.largest_difference(framework, predict, k, path)
             record(self.NAME, "candidates", found)
             assert found < 1e-5

@@ -12,8 +12,12 @@ from tiny.fastwam import LAYERS
 from tiny.shapes import Waits
 
 #: Questions of the denoising, of one observation: which of the context's tokens count, whether a candidate's tokens all see
-#: each other; GR00T, which text and which images count; Fast-WAM, also whether all actions see the same, and which words count.
-EXPECTED = {"pi0": 2, "pi05": 2, "smolvla": 2, "groot": 2, "fastwam": 4}
+#: each other; GR00T, which text and which images count; Fast-WAM, also whether all actions see the same, and which words count;
+#: EO1 and Wall-X, also whether no action token is masked.
+EXPECTED = {
+    "pi0": 2, "pi05": 2, "smolvla": 2, "groot": 2, "fastwam": 4,
+    "eo1": 3, "wall_x": 3, "evo1": 1, "vla_jepa": 0, "molmoact2": 0,
+}  # fmt: skip
 
 THREE = {**LAYERS, "num_layers": 3}
 DEEPER_OR_SHORTER: list[tuple[str, dict[str, Any]]] = [

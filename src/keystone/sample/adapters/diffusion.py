@@ -41,7 +41,7 @@ class DiffusionAdapter(Adapter):
     """Diffusion Policy (U-Net)."""
 
     name = "diffusion"
-    shares = "observation features (one row per candidate of a small vector)"
+    shares = "observation features (encoded once; a small vector, copied K times)"
     seam = DiffusionSeam
 
     def module(self, policy: Any) -> Any:

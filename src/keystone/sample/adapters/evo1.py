@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam
+from keystone.sample.shared.bypass import may_bypass
+from keystone.sample.shared.evo1 import BYPASS, prepare, recognises, run_blocks
 from keystone.sample.widen import widen
 
 
@@ -37,15 +40,17 @@ class Evo1Seam(Seam):
                 inference_delay, prev_chunk_left_over, execution_horizon, rtc_processor,
             ).view(batch, *chunk)  # fmt: skip
 
-        def draw(noise: Tensor, k: int) -> Tensor:
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             context, padding, embodiment = self._prepare_context(fused_tokens, state, embodiment_id, context_mask)
             mask = self._expand_action_mask(
                 action_mask, batch_size=batch, per_action_dim=chunk[1], device=context.device, dtype=context.dtype
             )
             actions = noise.to(context.dtype).view(batch * k, *chunk) * widen(mask, k)
-            context, padding, embodiment, mask = (
-                widen(value, k) for value in (context.to(self.dtype), padding, embodiment, mask)
-            )
+            context, embodiment, mask = context.to(self.dtype), widen(embodiment, k), widen(mask, k)
+            if shared:
+                seen = prepare(self.transformer_blocks, context, padding)
+            else:
+                context, padding = widen(context, k), widen(padding, k)
             # A leftover of one row serves all candidates of all rows, as it is.
             left_over = prev_chunk_left_over
             if left_over is not None and left_over.ndim == 3 and left_over.shape[0] == batch:
@@ -54,15 +59,17 @@ class Evo1Seam(Seam):
 
             def velocity(x: Tensor, time: Tensor) -> Tensor:
                 x = self._project_actions(x * mask, embodiment).to(self.dtype)
-                for block in self.transformer_blocks:
-                    x = block(x, context, time, padding)
+                if shared:
+                    x = run_blocks(self.transformer_blocks, seen, x, time)
+                else:
+                    for block in self.transformer_blocks:
+                        x = block(x, context, time.expand(len(x), -1), padding)
                 x = self.norm_out(x)
                 x = self.seq_pool_proj(x.reshape(batch * k, -1)) if self.horizon > 1 else x.squeeze(1)
                 return self.mlp_head(x, embodiment).view(batch * k, *chunk) * mask
 
             for i in range(steps):
-                table = self.time_pos_enc(1000)
-                time = table[:, min(int(i / steps * 999), 999)].to(context).expand(batch * k, -1)
+                time = self.time_pos_enc(1000)[0, min(int(i / steps * 999), 999)].to(context)
                 if rtc:
                     # Real-time chunking counts time from 1 down to 0, with the opposite velocity.
                     guided = rtc_processor.denoise_step(
@@ -81,21 +88,27 @@ class Evo1Seam(Seam):
         chosen = self._keystone.round(
             original,
             draw,
+            fast=partial(draw, shared=True) if self._may_share() else None,
             batch=batch,
             shape=(self.horizon * self.per_action_dim,),
             device=fused_tokens.device,
             dtype=fused_tokens.dtype,
             uniform=True,
             delay=int(inference_delay or 0) if rtc else 0,
+            guided=rtc and prev_chunk_left_over is not None,
         )
         return chosen.reshape(batch, -1)
+
+    def _may_share(self) -> bool:
+        blocks = self.transformer_blocks
+        return recognises(blocks) and may_bypass(self._keystone, BYPASS, blocks)
 
 
 class Evo1Adapter(Adapter):
     """EVO1."""
 
     name = "evo1"
-    shares = "vision-language and state tokens"
+    shares = "vision-language and state tokens and their projections in cross-attention (one copy, whatever K)"
     seam = Evo1Seam
 
     def module(self, policy: Any) -> Any:

@@ -91,7 +91,7 @@ class OwnFastWAMAdapter(Adapter):
     """Fast-WAM in its own repository."""
 
     name = "fast-wam"
-    shares = "the image's latents, the text and the video expert's key-value cache"
+    shares = "the image's latents, the text and the video expert's key-value cache (one copy, whatever K)"
     home = "FastWAM"
     seam = OwnFastWAMSeam
     compiles = True

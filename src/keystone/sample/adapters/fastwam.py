@@ -111,7 +111,7 @@ class FastWAMAdapter(Adapter):
     """FastWAM."""
 
     name = "fastwam"
-    shares = "the image's latents, the text and the video expert's key-value cache"
+    shares = "the image's latents, the text and the video expert's key-value cache (one copy, whatever K)"
     seam = FastWAMSeam
     compiles = True
 

@@ -92,7 +92,7 @@ class GrootAdapter(Adapter):
     """GR00T N1.7."""
 
     name = "groot"
-    shares = "vision-language tokens and their projections in cross-attention"
+    shares = "vision-language tokens and their projections in cross-attention (one copy, whatever K)"
     seam = GrootSeam
     compiles = True
 

@@ -56,7 +56,9 @@ class IsaacGrootAdapter(Adapter):
     """
 
     name = "isaac-groot"
-    shares = "vision-language tokens and their projections in cross-attention, the state's tokens"
+    shares = (
+        "vision-language tokens and their projections in cross-attention (one copy, whatever K), the state's tokens"
+    )
     home = "Isaac-GR00T"
     compiles = True
     padded = (

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam
+from keystone.sample.shadow import is_replaced
 from keystone.sample.widen import widen
+
+
+class MolmoAct2CrossAttentionSeam(Seam):
+    """On the attention of each block of the expert to the context: candidates are queries of one row, where the context has a
+    row for each observation. Queries neither see each other nor have positions here, so nothing else changes.
+    """
+
+    def forward(self, x: Tensor, *, kv_k: Tensor, **others: Any) -> Tensor:
+        attended: Tensor = super().forward(x.reshape(kv_k.shape[0], -1, x.shape[-1]), kv_k=kv_k, **others)  # type: ignore[misc]
+        return attended.view_as(x)
 
 
 class MolmoAct2Seam(Seam):
@@ -21,8 +33,8 @@ class MolmoAct2Seam(Seam):
         weight = self._require_action_expert().action_embed.weight
         steps = int(inputs.get("num_steps") or self.config.flow_matching_num_steps)
 
-        def draw(noise: Tensor, k: int) -> Tensor:
-            flow = _flow(self, noise, k, steps, self.config.mask_action_dim_padding, **inputs)
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            flow = _flow(self, noise, k, steps, self.config.mask_action_dim_padding, shared, **inputs)
             graphs = self.action_cuda_graph_manager
             if graphs is not None and graphs.can_use_action_flow(flow):
                 return graphs.run_action_flow(flow, steps, self._run_action_flow_loop)
@@ -31,6 +43,7 @@ class MolmoAct2Seam(Seam):
         return self._keystone.round(
             lambda: single(**inputs),
             draw,
+            fast=partial(draw, shared=True) if _folds(self) else None,
             batch=inputs["input_ids"].shape[0],
             shape=(self._resolve_action_horizon(inputs.get("action_horizon")), self.config.max_action_dim),
             device=weight.device,
@@ -68,7 +81,7 @@ class MolmoAct2RTCSeam(Seam):
                 execution_horizon=execution_horizon,
             )
 
-        def draw(noise: Tensor, k: int) -> Tensor:
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             mask = self._encoder_attention_mask_for_action_expert(
                 input_ids=model_inputs.get("input_ids"), attention_mask=model_inputs.get("attention_mask")
             )
@@ -78,6 +91,7 @@ class MolmoAct2RTCSeam(Seam):
                 k,
                 steps,
                 masked,
+                shared,
                 action_dim_is_pad=action_dim_is_pad,
                 encoder_attention_mask=mask,
                 **model_inputs,
@@ -110,10 +124,12 @@ class MolmoAct2RTCSeam(Seam):
         return self._keystone.round(
             original,
             draw,
+            fast=partial(draw, shared=True) if _folds(backbone) else None,
             batch=batch,
             shape=(self._generation_action_horizon(), int(backbone.config.max_action_dim)),
             device=model_inputs["input_ids"].device,
             delay=int(inference_delay or 0),
+            guided=prev_chunk_left_over is not None,
         )
 
 
@@ -123,6 +139,7 @@ def _flow(
     k: int,
     steps: int,
     masked: bool,
+    shared: bool,
     *,
     input_ids: Tensor,
     attention_mask: Tensor | None = None,
@@ -135,7 +152,9 @@ def _flow(
     generator: Any = None,
     **vision: Any,
 ) -> Any:
-    """What the expert's loop over B * K rows of noise needs; the context is encoded and projected for B rows, then widened."""
+    """What the expert's loop over B * K rows of noise needs; the context is encoded and projected for B rows, then
+    widened, if it is not shared.
+    """
     from lerobot.policies.molmoact2.molmoact2_hf_model.inference import _ActionFlowInputs
 
     expert, device = model._require_action_expert(), noise.device
@@ -156,16 +175,30 @@ def _flow(
         device=device,
         dtype=noise.dtype,
     )
-    context.kv_contexts = [(widen(key, k), widen(value, k)) for key, value in context.kv_contexts]
-    context.cross_mask = widen(context.cross_mask, k)
-    times = [torch.full(noise.shape[:1], i / steps, device=device) for i in range(steps)]
+    if not shared:
+        context.kv_contexts = [(_copies(key, k), _copies(value, k)) for key, value in context.kv_contexts]
+        context.cross_mask = _copies(context.cross_mask, k)
+    rows = 1 if shared else len(noise)  # one time for all
+    times = [torch.full((rows,), i / steps, device=device) for i in range(steps)]
     if action_dim_is_pad is not None and action_dim_is_pad.ndim > 1:
-        action_dim_is_pad = widen(action_dim_is_pad, k)
+        action_dim_is_pad = _copies(action_dim_is_pad, k)
     return _ActionFlowInputs(
         trajectory=_without_padding(model, noise, action_dim_is_pad, masked),
         context=context,
-        modulations=expert.get_or_prepare_modulation_cache(times, cache_key=(steps, len(noise), device, noise.dtype)),
+        modulations=expert.get_or_prepare_modulation_cache(times, cache_key=(steps, rows, device, noise.dtype)),
         action_dim_is_pad=action_dim_is_pad,
+    )
+
+
+def _copies(value: Tensor | None, k: int) -> Tensor | None:
+    """A row for each candidate, with memory of its own: the policy's CUDA graphs write into tensors laid out like these."""
+    return None if value is None else widen(value, k).contiguous()
+
+
+def _folds(model: Any) -> bool:
+    """Whether the candidates may be queries of one row in all of the expert's attention to the context."""
+    return all(
+        isinstance(block.cross_attn, MolmoAct2CrossAttentionSeam) for block in model._require_action_expert().blocks
     )
 
 
@@ -178,17 +211,24 @@ class MolmoAct2Adapter(Adapter):
     """MolmoAct2, in its continuous mode."""
 
     name = "molmoact2"
-    shares = "keys and values of the vision-language model, projected for the action expert"
+    shares = "keys and values of the vision-language model, projected for the action expert (one copy, whatever K)"
     seam = MolmoAct2Seam
 
     def module(self, policy: Any) -> Any:
         return policy._backbone()
 
     def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
-        return [(policy._backbone(), MolmoAct2Seam), (policy, MolmoAct2RTCSeam)]
+        # Where somebody put a function of his own in its place, that one runs, on a context with a row for each candidate.
+        attentions = [block.cross_attn for block in policy._action_expert().blocks]
+        folding = [(one, MolmoAct2CrossAttentionSeam) for one in attentions if not is_replaced(one, "forward")]
+        return [(policy._backbone(), MolmoAct2Seam), (policy, MolmoAct2RTCSeam), *folding]
 
     def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy._backbone(), "forward")]
+
+    def encoding(self, policy: Any) -> Sequence[Any]:
+        """All but the action expert, which projects the context itself."""
+        return [part for part in policy._backbone().children() if part is not policy._action_expert()]
 
     def refuse(self, policy: Any) -> str:
         if policy.config.inference_action_mode == "discrete":

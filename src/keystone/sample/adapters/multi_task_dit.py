@@ -53,7 +53,7 @@ class MultiTaskDiTAdapter(Adapter):
     """Multi-task DiT."""
 
     name = "multi_task_dit"
-    shares = "the observation vector (one row per candidate of a small vector)"
+    shares = "the observation vector (encoded once; small, copied K times)"
     seam = MultiTaskDiTSeam
 
     def module(self, policy: Any) -> Any:

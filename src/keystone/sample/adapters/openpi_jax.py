@@ -100,7 +100,7 @@ class OpenPiJaxAdapter(OpenPiFamily):
     """π0 and π0.5 in openpi's JAX code."""
 
     name = "openpi-jax"
-    shares = "everything that does not depend on the noise (jax.vmap)"
+    shares = "everything that does not depend on the noise (jax.vmap); keys and values of the prefix are copied K times"
     seam = OpenPiJaxSeam
     pytorch = False
 

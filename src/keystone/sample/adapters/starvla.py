@@ -17,8 +17,12 @@ from keystone.sample.adapters.flow_head import (
     may_share,
     own_network,
     shared_network,
+    step_times,
     with_future_tokens,
 )
+from keystone.sample.shared.dit import CONTEXT, looks_at, through_blocks
+from keystone.sample.shared.layerwise import SharedLayers
+from keystone.sample.shared.lengths import lengths_vary
 from keystone.sample.widen import widen
 
 
@@ -39,14 +43,16 @@ class StarVLASeam(Seam):
         def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             encoded = None if state is None else widen(self.state_encoder(state), k)
             prefix = with_future_tokens(self, encoded, len(noise))
-            network = shared_network(self, context, mask) if shared else self._network(context, mask, k)
+            network = self._shared(context, mask) if shared else self._network(context, mask, k)
             return denoise(self, noise, network, prefix)
 
-        one_context = isinstance(context, Tensor) and (mask is None or mask.dtype == torch.bool)
+        known = may_share(self) and (mask is None or mask.dtype == torch.bool)
+        # Older heads run no more blocks than there are layers.
+        complete = isinstance(context, Tensor) or len(context) == len(self.model.transformer_blocks)
         return self._keystone.round(
             own,
             draw,
-            fast=partial(draw, shared=True) if one_context and may_share(self) else None,
+            fast=partial(draw, shared=True) if known and complete else None,
             batch=first.shape[0],
             shape=(self.action_horizon, self.action_dim),
             device=first.device,
@@ -59,9 +65,24 @@ class StarVLASeam(Seam):
         if isinstance(context, Tensor):
             return own_network(self, widen(context, k), **masks)
         layers = [widen(layer, k) for layer in context]
-        if "return_pre_output" in inspect.signature(self.model.forward).parameters:
+        if self._runs_layers_itself():
             return own_network(self, layers, return_pre_output=True, **masks)
         return own_network(self, layers, _by_layer)
+
+    def _shared(self, context: Any, mask: Tensor | None) -> Network:
+        """The same on a context that the candidates of a row share."""
+        if isinstance(context, Tensor):
+            return shared_network(self, context, mask)
+        looks = looks_at(self.model) if self._runs_layers_itself() else [CONTEXT] * len(context)
+        times = torch.tensor(step_times(self), device=context[0].device)
+        network = SharedLayers(self.model, context, looks, times, mask, run=self._keystone.step(through_blocks))
+        if self._keystone.compile:
+            lengths_vary(seen for seen in network.seen if seen is not None)
+        return network
+
+    def _runs_layers_itself(self) -> bool:
+        """Whether the transformer takes a context for each layer, which older ones leave to the head."""
+        return "return_pre_output" in inspect.signature(self.model.forward).parameters
 
 
 def _by_layer(network: Any, hidden_states: Tensor, encoder_hidden_states: Sequence[Tensor], timestep: Tensor) -> Tensor:
@@ -76,7 +97,10 @@ class StarVLAAdapter(Adapter):
     """StarVLA's GR00T and π heads (QwenGR00T, QwenPI and those built like them)."""
 
     name = "starvla"
-    shares = "vision-language tokens, of the last layer (with their projections in cross-attention) or of every layer"
+    shares = (
+        "vision-language tokens, of the last layer or of every layer, and their projections in cross-attention (one copy, "
+        "whatever K)"
+    )
     home = "StarVLA"
     compiles = True
     seam = StarVLASeam

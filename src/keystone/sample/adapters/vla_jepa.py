@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from keystone.sample.adapter import Adapter, Seam
+from keystone.sample.shared.bypass import may_bypass
+from keystone.sample.shared.dit import SharedDiT
+from keystone.sample.shared.vla_jepa import BYPASS, recognises, renamed
 from keystone.sample.widen import widen
 
 
@@ -19,23 +23,29 @@ class VLAJEPASeam(Seam):
     def predict_action(self, conditioning_tokens: Tensor, state: Tensor | None = None) -> Tensor:
         single = super().predict_action  # type: ignore[misc]
         horizon, settings, steps = self.action_horizon, self.config, self.num_inference_timesteps
+        buckets = [int(step / steps * settings.action_num_timestep_buckets) for step in range(steps)]
 
-        def draw(noise: Tensor, k: int) -> Tensor:
-            tokens, wide_state, actions = widen(conditioning_tokens, k), widen(state, k), noise
-            for step in range(steps):
-                bucket = int(step / steps * settings.action_num_timestep_buckets)
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            tokens = conditioning_tokens if shared else widen(conditioning_tokens, k)
+            wide_state, actions = widen(state, k), noise
+            if shared:
+                network = SharedDiT(renamed(self.model), tokens, torch.tensor(buckets, device=noise.device))
+            for step, bucket in enumerate(buckets):
                 times = torch.full(noise.shape[:1], bucket, device=noise.device, dtype=torch.long)
-                hidden = self.model(
-                    hidden_states=self._build_inputs(tokens, actions, wide_state, times),
-                    encoder_hidden_states=tokens,
-                    timestep=times,
-                )
+                # It is given the context but does not look at it.
+                own = self._build_inputs(tokens, actions, wide_state, times)
+                if shared:
+                    hidden = network(own, step)
+                else:
+                    hidden = self.model(hidden_states=own, encoder_hidden_states=tokens, timestep=times)
                 actions = actions + self.action_decoder(hidden[:, -horizon:]) / steps
             return actions
 
+        known = recognises(self.model) and may_bypass(self._keystone, BYPASS, self.model)
         return self._keystone.round(
             lambda: single(conditioning_tokens, state),
             draw,
+            fast=partial(draw, shared=True) if known else None,
             batch=conditioning_tokens.shape[0],
             shape=(horizon, settings.action_dim),
             device=conditioning_tokens.device,
@@ -47,7 +57,7 @@ class VLAJEPAAdapter(Adapter):
     """VLA-JEPA."""
 
     name = "vla_jepa"
-    shares = "embodied action tokens"
+    shares = "embodied action tokens and their projections in cross-attention (one copy, whatever K)"
     seam = VLAJEPASeam
 
     def module(self, policy: Any) -> Any:

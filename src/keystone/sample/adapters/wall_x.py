@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from keystone.errors import KeystoneError
 from keystone.sample.adapter import Adapter, Seam
 from keystone.sample.noise import GivenNoise
+from keystone.sample.shared.bypass import may_bypass
+from keystone.sample.shared.qwen import ACTION, BYPASS, denoise, prepare, recognises
 from keystone.sample.widen import widen
 
 
@@ -35,10 +38,15 @@ class WallXSeam(Seam):
         ids, horizon = inputs["input_ids"], inputs["pred_horizon"]
         is_action = ids == self.action_token_id_set["action_token_id"]
 
-        def draw(noise: Tensor, k: int) -> Tensor:
+        # They come last, and each sees all of them: what the fast path takes for granted.
+        plain_actions = (
+            is_action & inputs["attention_mask"].to(ids.device).bool() & (inputs["moe_token_types"] == ACTION)
+        )
+
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             embeds, positions = self._embed(**inputs)
             if is_action[:, -horizon:].all():
-                return self._denoise(noise, k, embeds, positions, **inputs)
+                return self._denoise(noise, k, embeds, positions, shared, **inputs)
             wide = {
                 name: widen(inputs[name], k) for name in ("input_ids", "attention_mask", "moe_token_types", "dof_mask")
             }
@@ -48,9 +56,15 @@ class WallXSeam(Seam):
             with torch.random.fork_rng([noise.device] if noise.is_cuda else []), GivenNoise(noise):
                 return single(predict_mode, **{**kept, **wide})["predict_action"]
 
+        known = (
+            recognises(self.model)
+            and may_bypass(self._keystone, BYPASS, self.model)
+            and bool(plain_actions[:, -horizon:].all())
+        )
         chunk = self._keystone.round(
             lambda: single(predict_mode, **inputs)["predict_action"],
             draw,
+            fast=partial(draw, shared=True) if known else None,
             batch=ids.shape[0],
             shape=(horizon, inputs["action_dim"]),
             device=ids.device,
@@ -91,6 +105,7 @@ class WallXSeam(Seam):
         k: int,
         embeds: Tensor,
         positions: Tensor,
+        shared: bool,
         pred_horizon: int,
         attention_mask: Tensor,
         moe_token_types: Tensor,
@@ -109,14 +124,20 @@ class WallXSeam(Seam):
             use_cache=True,
             return_dict=True,
         ).past_key_values
-        cache.batch_repeat_interleave(k)
-        mask, types, dof = widen(mask, k), widen(types, k), widen(dof_mask.to(embeds.device, torch.float32), k)
-        positions = positions[..., start:].repeat_interleave(k, dim=1)
-        times = torch.linspace(0, 1, num_inference_timesteps + 1, device=embeds.device)
-        for time, until in pairwise(times):
+        dof, positions = widen(dof_mask.to(embeds.device, torch.float32), k), positions[..., start:]
+        if shared:
+            visible = torch.ones(pred_horizon, pred_horizon, dtype=torch.bool, device=embeds.device)
+            prompt = prepare(self.model, embeds, mask[:, :start].bool(), cache, positions, visible)
+        else:
+            cache.batch_repeat_interleave(k)
+            mask, types, positions = widen(mask, k), widen(types, k), positions.repeat_interleave(k, dim=1)
+
+        def hidden_of(tokens: Tensor) -> Tensor:
+            if shared:
+                return denoise(prompt, tokens)
             cache.crop(start)
-            hidden = self.model(
-                inputs_embeds=head.step(time.repeat(actions.shape[0]), actions, dof).to(embeds.dtype),
+            return self.model(
+                inputs_embeds=tokens,
                 attention_mask=mask,
                 position_ids=positions,
                 past_key_values=cache,
@@ -124,6 +145,10 @@ class WallXSeam(Seam):
                 use_cache=True,
                 return_dict=True,
             ).last_hidden_state
+
+        times = torch.linspace(0, 1, num_inference_timesteps + 1, device=embeds.device)
+        for time, until in pairwise(times):
+            hidden = hidden_of(head.step(time.repeat(actions.shape[0]), actions, dof).to(embeds.dtype))
             actions = actions + (until - time) * head.action_proj_back(hidden.float())
         return actions
 
@@ -132,7 +157,7 @@ class WallXAdapter(Adapter):
     """Wall-X, in its diffusion mode."""
 
     name = "wall_x"
-    shares = "key-value cache of the prompt (images, text, state)"
+    shares = "key-value cache of the prompt: images, text, state (one copy, whatever K)"
     seam = WallXSeam
 
     def module(self, policy: Any) -> Any:

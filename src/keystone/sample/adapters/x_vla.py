@@ -58,7 +58,7 @@ class OwnXVLAAdapter(Adapter):
     """X-VLA in its own repository, and as checkpoints bring it along."""
 
     name = "x-vla"
-    shares = "image and text features (read again by every candidate in every step)"
+    shares = "image and text features (encoded once, copied K times; every candidate runs them through every step)"
     home = "X-VLA"
     seam = OwnXVLASeam
     padded = (

@@ -69,7 +69,7 @@ class XVLAAdapter(Adapter):
     """X-VLA."""
 
     name = "xvla"
-    shares = "image and text features (read again by every candidate in every step)"
+    shares = "image and text features (encoded once, copied K times; every candidate runs them through every step)"
     seam = XVLASeam
 
     def module(self, policy: Any) -> Any:

@@ -69,17 +69,22 @@ class SharedDiT:
             masks |= {TEXT: ~image_mask & every, IMAGES: image_mask & every}
         visible = {name: compact(context, masks[name]) for name in {*looks} - {ITSELF}}
         self.seen = [
-            None if look == ITSELF else _project(block.attn1, *visible[look]) for look, block in zip(looks, blocks)
+            None if look == ITSELF else project(block.attn1, *visible[look]) for look, block in zip(looks, blocks)
         ]
-        time = functional.silu(network.timestep_encoder(times))
-        modulations = [block.norm1.linear(time).chunk(2, dim=1) for block in blocks]
-        modulations.append(network.proj_out_1(time).chunk(2, dim=1)[::-1])  # which has the shift first
-        scales, shifts = (torch.stack(parts, dim=1) for parts in zip(*modulations))
-        self._modulations = list(zip(1 + scales, shifts))
+        self._modulations = modulations_of(network, times)
 
     def __call__(self, tokens: Tensor, step: int) -> Tensor:
         """(B * K, S, E) tokens of all candidates at ``times[step]`` to (B * K, S, output)."""
         return self._run(self._network, self.seen, *self._modulations[step], tokens)
+
+
+def modulations_of(network: Any, times: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """For each of the times (N,): scales and shifts (blocks + 1, E) of the norm of each block and of the last one."""
+    time = functional.silu(network.timestep_encoder(times))
+    modulations = [block.norm1.linear(time).chunk(2, dim=1) for block in network.transformer_blocks]
+    modulations.append(network.proj_out_1(time).chunk(2, dim=1)[::-1])  # which has the shift first
+    scales, shifts = (torch.stack(parts, dim=1) for parts in zip(*modulations))
+    return list(zip(1 + scales, shifts))
 
 
 def run_blocks(
@@ -94,16 +99,24 @@ def run_blocks(
         shifts: (blocks + 1, E).
         tokens: (B * K, S, E).
     """
+    hidden = through_blocks(network, seen, scales, shifts, tokens)
+    output: Tensor = network.proj_out_2(modulate(network.norm_out, hidden, scales[-1], shifts[-1]))
+    return output
+
+
+def through_blocks(
+    network: Any, seen: Sequence[KeysValues | None], scales: Tensor, shifts: Tensor, tokens: Tensor
+) -> Tensor:
+    """`run_blocks` without the last norm and projection."""
     hidden = tokens
     for block, context, scale, shift in zip(network.transformer_blocks, seen, scales, shifts):
         attention, normed = block.attn1, modulate(block.norm1.norm, hidden, scale, shift)
         if block.pos_embed is not None:
             normed = block.pos_embed(normed)
-        mixed = cross_attend(attention.to_q(normed), _project(attention, normed) if context is None else context)
+        mixed = cross_attend(attention.to_q(normed), project(attention, normed) if context is None else context)
         hidden = hidden + attention.to_out[0](mixed)
         hidden = hidden + block.ff(block.norm3(hidden))
-    output: Tensor = network.proj_out_2(modulate(network.norm_out, hidden, scales[-1], shifts[-1]))
-    return output
+    return hidden
 
 
 def looks_at(network: Any) -> list[str]:
@@ -142,10 +155,10 @@ def _recognises_block(block: Any) -> bool:
         return False  # another norm, which does not depend on the time
     # NVIDIA's copy runs its attention on the math backend where others fail: that is then its own affair.
     forces_backend = getattr(sys.modules.get(own_class(block).__module__), "_should_force_math_sdpa", None)
-    return _recognises_attention(block.attn1) and not (forces_backend and forces_backend())
+    return recognises_attention(block.attn1) and not (forces_backend and forces_backend())
 
 
-def _recognises_attention(attention: Any) -> bool:
+def recognises_attention(attention: Any) -> bool:
     """Queries, keys, values and an output, with nothing in between: the `Attention` of diffusers without its options."""
     options = (
         "group_norm",
@@ -164,7 +177,7 @@ def _recognises_attention(attention: Any) -> bool:
     )
 
 
-def _project(attention: Any, tokens: Tensor, mask: Tensor | None = None) -> KeysValues:
+def project(attention: Any, tokens: Tensor, mask: Tensor | None = None) -> KeysValues:
     """Keys and values of (B, L, E) tokens."""
     keys, values = (split_heads(linear(tokens), attention.heads) for linear in (attention.to_k, attention.to_v))
     return KeysValues(keys, values, None if mask is None else mask[:, None, None])
