@@ -33,7 +33,7 @@ class Effort:
     """
 
     inputs: int = 32
-    repeats: int = 11
+    repeats: int = 7
     sessions: int = 3
     sizes: tuple[int, ...] = (4, 16, 64)
     batches: tuple[int, ...] = (1, 8, 32)
