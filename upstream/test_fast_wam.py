@@ -1,6 +1,7 @@
 """Fast-WAM's real model with tiny random weights."""
 
 import copy
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,7 +61,8 @@ def test_masked_video_tokens(model: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_compiled_expert_is_used(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vars(model.mot), "forward_action_with_video_cache", model.mot.forward_action_with_video_cache)
+    engine = functools.partial(model.mot.forward_action_with_video_cache)
+    monkeypatch.setitem(vars(model.mot), "forward_action_with_video_cache", engine)
     handle = keystone.attach(model, k=4, check="all")
     predict(model)
     keystone.detach(model)
