@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from keystone.errors import KeystoneError
 from keystone.evaluate.arms import Arm
-from keystone.evaluate.settings import DEMONSTRATIONS, Settings, read_yaml, settings_from
+from keystone.evaluate.settings import DEFAULT_ARMS, DEMONSTRATIONS, Settings, read_yaml, settings_from
 
 GIVEN = {"policy": "p", "env": "metaworld", "tasks": ["reach-v3"]}
 
@@ -89,7 +89,7 @@ def test_files_that_are_none(tmp_path, content, says):
 def test_shards_hold_every_episode_once(episodes, repeats, shard):
     settings = Settings("p", "metaworld", ("a", "b"), episodes, repeats, shard=shard)
     keys = [(part.arm, part.task, part.repeat, one) for part in settings.shards() for one in part.episodes]
-    assert len(keys) == len(set(keys)) == 2 * 2 * repeats * episodes
+    assert len(keys) == len(set(keys)) == len(DEFAULT_ARMS) * 2 * repeats * episodes
     assert all(part.first % shard == 0 and part.count <= shard for part in settings.shards())
 
 

@@ -126,7 +126,8 @@ def a_shard(arm, successes, first=0):
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_counts_each_episode_once(terminal, monkeypatch):
     monkeypatch.setattr("keystone.evaluate.progress.INTERVAL", -1.0)
-    settings = Settings("p", "e", ("a",), 4, shard=2)
+    arms = tuple(map(Arm.parse, ("first", "keystone:k=16")))
+    settings = Settings("p", "e", ("a",), 4, shard=2, arms=arms)
     console = Console(force_terminal=terminal, file=io.StringIO(), width=100)
     with Watch(console, settings, rows("first", [1, 0, 1]) + rows("medoid:k=3", [1])) as watch:
         watch.add(a_shard("first", [1, 0], first=2), [False, True])
