@@ -46,6 +46,16 @@ def test_a_stored_profile_is_used(timed, caplog):
     assert "a stored profile" in caplog.text
 
 
+def test_a_profile_of_the_other_path_is_not_used(timed, stored):
+    keystone.profile(timed, OBSERVATION, rounds=5, budget_ms=40)
+    (kept,) = stored.glob("*.json")
+    kept.write_text(kept.read_text().replace('"path": "plain"', '"path": "fast"'))
+    handle = keystone.attach(timed, k="auto")
+    timed(OBSERVATION)
+    assert handle.k == 8  # found anew, without the budget that gave 16
+    assert '"path": "plain"' in kept.read_text()
+
+
 def test_a_budget_that_is_too_small_is_named(timed, caplog):
     keystone.profile(timed, OBSERVATION, k=(4, 16), rounds=5, budget_ms=14)
     handle = keystone.attach(timed, k="auto")

@@ -289,12 +289,14 @@ class Block(nn.Module):
 
 
 BYPASS = Bypass(frozenset({"linear"}))
+SEEN: dict[Any, Any] = {}
 
 
 @pytest.fixture
 def network() -> nn.Sequential:
+    SEEN.clear()
     network = nn.Sequential(Block(), Block())
-    assert BYPASS.obstacle(network) == ""
+    assert BYPASS.obstacle(network, SEEN) == ""
     return network
 
 
@@ -309,70 +311,74 @@ def network() -> nn.Sequential:
 )
 def test_every_kind_of_hook_is_found(network: nn.Sequential, register: str) -> None:
     hook = getattr(network[1].attention, register)(lambda *_: None)
-    assert BYPASS.obstacle(network) == "there is a hook on 1.attention (Identity)"
+    assert BYPASS.obstacle(network, SEEN) == "there is a hook on 1.attention (Identity)"
     hook.remove()
-    assert BYPASS.obstacle(network) == ""
+    assert BYPASS.obstacle(network, SEEN) == ""
 
 
 def test_hook_on_all_modules_is_found(network: nn.Sequential) -> None:
     hook = register_module_forward_hook(lambda *_: None)
-    assert BYPASS.obstacle(network) == "there is a hook on all modules"
+    assert BYPASS.obstacle(network, SEEN) == "there is a hook on all modules"
     hook.remove()
-    assert BYPASS.obstacle(network) == ""
+    assert BYPASS.obstacle(network, SEEN) == ""
 
 
 def test_hooks_that_were_all_thrown_away_are_found_when_they_come_back(network: nn.Sequential) -> None:
     network[0]._forward_hooks = OrderedDict()
     network[0].register_forward_hook(lambda *_: None)
-    assert BYPASS.obstacle(network) == "there is a hook on 0 (Block)"
+    assert BYPASS.obstacle(network, SEEN) == "there is a hook on 0 (Block)"
 
 
 def test_compiled_blocks_are_found(network: nn.Sequential) -> None:
     network[0].compile(backend="eager")
-    assert BYPASS.obstacle(network) == "0 (Block) was compiled"
+    assert BYPASS.obstacle(network, SEEN) == "0 (Block) was compiled"
     network[0]._compiled_call_impl = None
-    assert BYPASS.obstacle(network) == ""
+    assert BYPASS.obstacle(network, SEEN) == ""
     own = network[1]
     network[1] = torch.compile(own, backend="eager")
-    assert BYPASS.obstacle(network) == "forward of 1 (OptimizedModule) was replaced"
+    assert BYPASS.obstacle(network, SEEN) == "forward of 1 (OptimizedModule) was replaced"
     network[1] = own
-    assert BYPASS.obstacle(network) == ""
+    assert BYPASS.obstacle(network, SEEN) == ""
 
 
 def test_exchanged_block_is_watched_too(network: nn.Sequential) -> None:
     network[0] = Block()
-    assert BYPASS.obstacle(network) == ""
+    assert BYPASS.obstacle(network, SEEN) == ""
     network[0].forward = lambda hidden: hidden
-    assert BYPASS.obstacle(network) == "forward of 0 (Block) was replaced"
+    assert BYPASS.obstacle(network, SEEN) == "forward of 0 (Block) was replaced"
 
 
 def test_own_method_that_was_put_back_is_no_obstacle(network: nn.Sequential) -> None:
     own = network[0].forward
     network[0].forward = lambda hidden: hidden
-    assert BYPASS.obstacle(network) == "forward of 0 (Block) was replaced"
+    assert BYPASS.obstacle(network, SEEN) == "forward of 0 (Block) was replaced"
     network[0].forward = own
-    assert BYPASS.obstacle(network) == ""
+    assert BYPASS.obstacle(network, SEEN) == ""
     network[0].forward = network[1].forward
-    assert BYPASS.obstacle(network) == "forward of 0 (Block) was replaced"
+    assert BYPASS.obstacle(network, SEEN) == "forward of 0 (Block) was replaced"
 
 
 def test_what_is_called_is_left_alone(network: nn.Sequential) -> None:
     network[0].linear.register_forward_hook(lambda *_: None)
     network[0].linear.forward = network[0].linear.forward
-    assert BYPASS.obstacle(network) == ""
+    assert BYPASS.obstacle(network, SEEN) == ""
 
 
 def test_what_keystone_watches_is_no_obstacle(network: nn.Sequential) -> None:
     with shadowed([(network[0], "forward")], lambda method, _: lambda *args: method(*args)):
-        assert BYPASS.obstacle(network) == ""
+        assert BYPASS.obstacle(network, SEEN) == ""
         network[0].register_forward_hook(lambda *_: None)
-        assert BYPASS.obstacle(network) == "there is a hook on 0 (Block)"
+        assert BYPASS.obstacle(network, SEEN) == "there is a hook on 0 (Block)"
 
 
-def test_watching_keeps_no_network_alive() -> None:
-    alone = nn.Sequential(Block())
-    assert BYPASS.obstacle(alone) == ""
-    gone = weakref.ref(alone)
-    del alone
+def test_policy_that_was_watched_is_freed_with_what_was_put_back_on_it() -> None:
+    policy = POLICIES["groot"].build().requires_grad_(False)
+    network = policy._groot_model.action_head.model
+    network.forward = network.forward
+    handle = keystone.attach(policy, k=2, seed=0)
+    POLICIES["groot"].predict(policy, POLICIES["groot"].batch(1))
+    assert handle.path == "fast"
+    watched = weakref.ref(network)
+    del policy, network, handle
     gc.collect()
-    assert gone() is None
+    assert watched() is None

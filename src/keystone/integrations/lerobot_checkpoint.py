@@ -24,7 +24,6 @@ def load_policy(path: str, device: str | None = None) -> tuple[Any, Any, Any]:
     try:
         from lerobot.configs import PreTrainedConfig
         from lerobot.policies.factory import get_policy_class, make_pre_post_processors
-        from lerobot.utils.constants import POLICY_PREPROCESSOR_DEFAULT_NAME
     except ImportError as error:
         raise KeystoneError(
             f"LeRobot is needed to load {path} ({error}): pip install 'keystone-robotics[lerobot]'"
@@ -41,9 +40,9 @@ def load_policy(path: str, device: str | None = None) -> tuple[Any, Any, Any]:
             config, pretrained_path=path, preprocessor_overrides=overrides
         )
     except Exception as error:
-        if folder.exists() and not (folder / f"{POLICY_PREPROCESSOR_DEFAULT_NAME}.json").is_file():
+        if folder.exists() and not (folder / "policy_preprocessor.json").is_file():
             raise KeystoneError(
-                f"{path} holds no {POLICY_PREPROCESSOR_DEFAULT_NAME}.json: policy.save_pretrained writes the policy alone; "
+                f"{path} holds no policy_preprocessor.json: policy.save_pretrained writes the policy alone; "
                 "save its processors there too (save_pretrained of both), or attach to the policy itself, in Python"
             ) from error
         raise KeystoneError(f"{path}: its processors cannot be loaded: {error}") from error

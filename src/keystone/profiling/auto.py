@@ -65,9 +65,11 @@ class FirstRound:
     def __call__(self, draw: Callable[[int], Tensor], batch: int, device: torch.device) -> int:
         fingerprint = fingerprint_policy(self._handle, device, batch)
         found, source = find_profile(fingerprint, self._folder), "a stored profile"
-        if found is None:
+        if (
+            found is None or found.path != self._handle.path
+        ):  # a hook, say, keeps it off the fast path, or did when it was made
             log.info(
-                "KeyStone: no profile of this policy here; the first round finds K, which takes some tens of rounds"
+                "KeyStone: no profile of this policy and path here; the first round finds K, which takes some tens of rounds"
             )
             begin = time.perf_counter()
             found = self._measure(fingerprint, draw, batch, device)

@@ -75,9 +75,9 @@ def _uncertain(profile: Profile, clients: int, who: str) -> str:
 
 
 def _range(low: float | None, high: float | None, unit: str) -> str:
-    if low is None or high is None:
-        return "of unknown range" if low is None else f"{low:.3g}{unit} or more"
-    return f"{low:.3g} to {high:.3g}{unit}"
+    if low is None:
+        return "of unknown range" if high is None else f"up to {high:.3g}{unit}"
+    return f"{low:.3g}{unit} or more" if high is None else f"{low:.3g} to {high:.3g}{unit}"
 
 
 def _clients(count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 
 from keystone.errors import KeystoneError, nearest_name
@@ -58,8 +59,10 @@ def find_device(
         name: of one in `DEVICES`, or whatever a device is to be called of which bandwidth and tflops are given.
         bandwidth, tflops, eager_us, graph_us: see `Device`; None leaves what is known or assumed.
 
-    >>> find_device("RTX-4090").bandwidth, find_device("RTX 4090", eager_us=30).eager_us
+    >>> find_device("NVIDIA GeForce RTX 4090").bandwidth, find_device("RTX-4090", eager_us=30).eager_us
     (1008, 30)
+    >>> find_device("NVIDIA A100-SXM4-80GB") == find_device("A100 SXM 80 GB")
+    True
     >>> find_device("RTX 4000 Ada", bandwidth=360, tflops=107)
     Device(title='RTX 4000 Ada', bandwidth=360, tflops=107, eager_us=18.0, graph_us=3.0)
     >>> find_device("a600")
@@ -71,9 +74,7 @@ def find_device(
     for key, value in given.items():
         if not 0 < value < float("inf"):
             raise KeystoneError(f"{key}={value!r}: expected a number of more than 0")
-    plain = name.lower()
-    for word in ("nvidia", "jetson", "agx", "rtx", "sxm", " ", "-", "_"):
-        plain = plain.replace(word, "")
+    plain = re.sub(r"nvidia|geforce|jetson|agx|rtx|sxm\d?|pcie|\d+ ?gb|[ _-]", "", name.lower())
     if plain in DEVICES:
         known = DEVICES[plain]
         return dataclasses.replace(known, title=f"{known.title} (own numbers)", **given) if given else known

@@ -97,7 +97,8 @@ def verify(
     # chance for many B and K.
     chosen = sorted({0, min(1, k - 1), k - 1}) if compare is None else list(compare)
     dtype = precision or (noises[0].dtype if noises else candidates.dtype)
-    differences, sizes = torch.zeros(candidates.shape[-1]), torch.ones(candidates.shape[-1])  # by dimension
+    differences = torch.zeros(candidates.shape[-1], device="cpu")  # by dimension
+    sizes = torch.ones_like(differences)
 
     def found(problem: str = "") -> Finding:
         relative = float((differences / sizes).max())

@@ -94,21 +94,21 @@ class Paths:
             return plain, sample(plain)
         try:
             drawn = sample(fast)
+            self.last = "fast"
+            return fast, drawn
         except torch.cuda.OutOfMemoryError:  # with one candidate: the plain path takes no less
             raise
         except Exception as error:
-            drawn = sample(plain)  # fails too, if it is the observation that is wrong
-            if now in self.stumbled:
-                self._refuse(_failure(error), now)
-            else:  # it had been proved: something passing, perhaps, that had nothing to do with it
-                self.last = "plain"
-                self.stumbled.add(now)
-                log.warning(
-                    "KeyStone: a round was drawn on the plain path, because on the fast one %s", _failure(error)
-                )
-            return plain, drawn
-        self.last = "fast"
-        return fast, drawn
+            problem = _failure(error)
+        # Out of the handler, whose error keeps what the fast path had in memory.
+        drawn = sample(plain)  # fails too, if it is the observation that is wrong
+        if now in self.stumbled:
+            self._refuse(problem, now)
+        else:  # it had been proved: something passing, perhaps, that had nothing to do with it
+            self.last = "plain"
+            self.stumbled.add(now)
+            log.warning("KeyStone: a round was drawn on the plain path, because on the fast one %s", problem)
+        return plain, drawn
 
     def _refuse(self, problem: str, now: Situation) -> None:
         self.last = "plain"

@@ -71,13 +71,14 @@ class Session:
     lock: Any = field(default_factory=threading.Lock, repr=False)
     checking: Any = field(default_factory=threading.RLock, repr=False)
     compiled: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict, repr=False)
+    bypassed: dict[Any, Any] = field(default_factory=dict, repr=False)  # of `keystone.sample.shared.bypass`
     warned: bool = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         # A copied policy gets a session of its own. It is noted before its parts are copied, because its handle points back to
         # it; a lock cannot be copied, and kept rounds and compiled steps belong to the original.
         twin = memo[id(self)] = Session.__new__(Session)
-        own = {"lock": threading.Lock(), "checking": threading.RLock(), "kept": {}, "compiled": {}}
+        own = {"lock": threading.Lock(), "checking": threading.RLock(), "kept": {}, "compiled": {}, "bypassed": {}}
         parts = {name: value for name, value in vars(self).items() if name not in own}
         vars(twin).update(copy.deepcopy(parts, memo), **own)
         return twin

@@ -78,7 +78,8 @@ def own_network(head: Any, context: Any, call: Callable[..., Tensor] = call_netw
 
 def may_share(head: Any) -> bool:
     """Whether `shared_network` computes what the head's transformer does, and passes nothing by that somebody put on it."""
-    return recognises(head.model) and may_bypass(head._keystone, BYPASS, head.model)
+    # In this order: compiled steps of a network that is not recognised must not pass hooks by either.
+    return may_bypass(head._keystone, BYPASS, head.model) and recognises(head.model)
 
 
 def shared_network(head: Any, context: Tensor, mask: Tensor | None = None, image_mask: Tensor | None = None) -> Network:

@@ -69,7 +69,8 @@ def own_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, com
 
 def may_share(session: Session, model: Any) -> bool:
     """Whether `shared_network` computes what the model does, and passes nothing by that somebody put on it."""
-    return mot.recognises(model) and may_bypass(session, mot.BYPASS, model.mot)
+    # In this order: compiled steps of a network that is not recognised must not pass hooks by either.
+    return may_bypass(session, mot.BYPASS, model.mot) and mot.recognises(model)
 
 
 def shared_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, compiled: Compile) -> Network:

@@ -48,11 +48,11 @@ class StarVLASeam(Seam):
 
         known = may_share(self) and (mask is None or mask.dtype == torch.bool)
         # Older heads run no more blocks than there are layers.
-        complete = isinstance(context, Tensor) or len(context) == len(self.model.transformer_blocks)
+        complete = known and (isinstance(context, Tensor) or len(context) == len(self.model.transformer_blocks))
         return self._keystone.round(
             own,
             draw,
-            fast=partial(draw, shared=True) if known and complete else None,
+            fast=partial(draw, shared=True) if complete else None,
             batch=first.shape[0],
             shape=(self.action_horizon, self.action_dim),
             device=first.device,

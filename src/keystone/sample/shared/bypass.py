@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch.nn.modules import module as of_all_modules
@@ -29,9 +28,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class _Part(NamedTuple):
-    """A module whose code is left out: its attributes, and where it is found. The network itself is not: it lives no longer
-    for being watched.
-    """
+    """A module whose code is left out: its attributes, and where it is found, which the network itself is not."""
 
     attributes: dict[str, Any]
     siblings: dict[str, Any]
@@ -50,43 +47,46 @@ class Bypass:
         methods: of the modules left out, those that the network's own code would run.
 
     >>> block = nn.ModuleDict({"norm": nn.LayerNorm(2), "linear": nn.Linear(2, 2)})
-    >>> bypass = Bypass(frozenset({"linear"}))
+    >>> bypass, seen = Bypass(frozenset({"linear"})), {}
     >>> hook = block["linear"].register_forward_hook(print)
-    >>> bypass.obstacle(block)
+    >>> bypass.obstacle(block, seen)
     ''
     >>> hook = block["norm"].register_forward_hook(print)
-    >>> bypass.obstacle(block)
+    >>> bypass.obstacle(block, seen)
     'there is a hook on norm (LayerNorm)'
     >>> hook.remove()
-    >>> bypass.obstacle(block)
+    >>> bypass.obstacle(block, seen)
     ''
     """
 
     called: frozenset[str]
     apart: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset({"forward"})
-    _parts: WeakKeyDictionary[nn.Module, list[_Part] | None] = field(default_factory=WeakKeyDictionary, repr=False)
 
     @cached_property
     def compiled(self) -> Bypass:
         """What the same fast path leaves out once it is compiled: whatever comes later, on any part."""
         return Bypass(frozenset(), self.apart, self.methods)
 
-    def obstacle(self, network: nn.Module) -> str:
+    def obstacle(self, network: nn.Module, seen: dict[Any, Any]) -> str:
         """What stands on the modules left out that the network's own code would run; empty if nothing does.
 
-        Asked in every round, so the modules are looked up once, until one is exchanged or something is on it.
+        Args:
+            network: that would be passed by.
+            seen: where to remember the modules left out, until one is exchanged or something is on it: this is asked in every
+                round. To be thrown away with the network, and not to be copied.
         """
         if any(getattr(of_all_modules, f"_global{kind}") for kind in _HOOKS):
             return "there is a hook on all modules"
-        if self._clear(self._parts.get(network)):
+        known, parts = seen.get(self, (None, None))
+        if known is network and self._clear(parts):
             return ""
         walked = list(self._walk(network))
         found = next(
             filter(None, (self._found(network if part.module is None else part.module, path) for path, part in walked)),
             "",
         )
-        self._parts[network] = None if found else [part for _, part in walked]
+        seen[self] = network, None if found else [part for _, part in walked]
         return found
 
     def _clear(self, parts: list[_Part] | None) -> bool:
@@ -129,9 +129,9 @@ class Bypass:
 
 def may_bypass(session: Session, bypass: Bypass, network: Any) -> bool:
     """Whether the fast path is wanted and leaves nothing out that somebody put there. Says so when that changes."""
-    if not session.paths.fast and not session.compile:
+    if session.untouched or not (session.paths.fast or session.compile):
         return False
-    obstacle = (bypass.compiled if session.compile else bypass).obstacle(network)
+    obstacle = (bypass.compiled if session.compile else bypass).obstacle(network, session.bypassed)
     if obstacle != session.paths.obstacle:
         session.paths.obstacle = obstacle
         if obstacle:
