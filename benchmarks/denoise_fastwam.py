@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from benchmarks import denoising
-from benchmarks.timing import interleave_once, ratio, spread
 
 LAYERS, STEPS, ACTIONS, ACTION_DIM = 4, 4, 32, 14
 VIDEO_TOKENS, TEXT_TOKENS, REAL_TEXT_TOKENS = 120, 129, 41
@@ -78,22 +77,12 @@ def row(model: Any, k: int, rounds: int) -> dict[str, Any]:
         "authors": partial(run, noise),
         "fast": partial(run, noise, shared=True),
     }
-    with torch.inference_mode():
-        outputs, seconds = interleave_once(variants, rounds)
-        peaks = {name: denoising.peak_mib(variants[name]) for name in ("authors", "fast")}
     return {
         "case": f"fastwam, K = {k}, {VIDEO_TOKENS} video tokens, {TEXT_TOKENS} of text, {LAYERS} of 30 layers",
         "layers": LAYERS,
         "k": k,
         "tokens": VIDEO_TOKENS,
-        "rounds": rounds,
-        "ratio": ratio(seconds, "authors", "fast"),
-        "range": spread(seconds, "authors", "fast"),
-        "authors_over_single": ratio(seconds, "authors", "single"),
-        "fast_over_single": ratio(seconds, "fast", "single"),
-        "difference": float((outputs["authors"] - outputs["fast"]).abs().max()),
-        "size": float(outputs["authors"].abs().max()),
-        "peak_mib": peaks,
+        **denoising.compare_ways(variants, rounds),
     }
 
 

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from benchmarks import denoising
-from benchmarks.timing import interleave_once, ratio, spread
 
 BLOCKS, WIDTH, CONTEXT_WIDTH, TEXT_TOKENS = 4, 1536, 2048, 30
 #: Buckets of time of the four steps, as the action head counts them.
@@ -69,29 +68,13 @@ def loop_row(
     variants = {"single": lambda: authors(1), "authors": lambda: authors(k), "fast": fast}
     if compiled:
         variants["compiled"] = partial(fast, torch.compile(run_blocks))
-    with torch.inference_mode():
-        outputs, seconds = interleave_once(variants, rounds)
-        peaks = {name: denoising.peak_mib(variants[name]) for name in ("authors", "fast")}
-    differences = [
-        float((a - b).abs().max())
-        for name in variants.keys() - {"single"}
-        for a, b in zip(outputs["authors"], outputs[name], strict=True)
-    ]
     return {
         "case": f"groot, K = {k}, {context_tokens} context tokens, {tokens} tokens a candidate",
         "layers": BLOCKS,
         "k": k,
         "tokens": context_tokens,
         "candidate_tokens": tokens,
-        "rounds": rounds,
-        "ratio": ratio(seconds, "authors", "fast"),
-        "range": spread(seconds, "authors", "fast"),
-        **({"compiled_ratio": ratio(seconds, "authors", "compiled")} if compiled else {}),
-        "authors_over_single": ratio(seconds, "authors", "single"),
-        "fast_over_single": ratio(seconds, "fast", "single"),
-        "difference": max(differences),
-        "size": max(float(output.abs().max()) for output in outputs["authors"]),
-        "peak_mib": peaks,
+        **denoising.compare_ways(variants, rounds),
     }
 
 
@@ -117,21 +100,10 @@ def embodiment_row(k: int, horizon: int, rounds: int) -> dict[str, Any]:
         return encoder(actions.view(1, k * horizon, -1), time, kind), decoder(hidden.view(1, k * horizon, -1), kind)
 
     variants = {"single": lambda: authors(1), "authors": lambda: authors(k), "fast": fast}
-    with torch.inference_mode():
-        outputs, seconds = interleave_once(variants, rounds)
-        peaks = {name: denoising.peak_mib(variants[name]) for name in ("authors", "fast")}
-    pairs = list(zip(outputs["authors"], outputs["fast"], strict=True))
     return {
         "case": f"groot, action encoder and decoder, K = {k}, {horizon} actions",
         "k": k,
-        "rounds": rounds,
-        "ratio": ratio(seconds, "authors", "fast"),
-        "range": spread(seconds, "authors", "fast"),
-        "authors_over_single": ratio(seconds, "authors", "single"),
-        "fast_over_single": ratio(seconds, "fast", "single"),
-        "difference": max(float((own - folded.view_as(own)).abs().max()) for own, folded in pairs),
-        "size": max(float(own.abs().max()) for own, _ in pairs),
-        "peak_mib": peaks,
+        **denoising.compare_ways(variants, rounds),
     }
 
 

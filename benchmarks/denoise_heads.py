@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks import denoising
-from benchmarks.timing import interleave_once, ratio, spread
 
 STEPS = 2
 
@@ -25,25 +24,12 @@ Round = Callable[[int], Any]
 
 def row(name: str, k: int, tokens: int, layers: str, rounds: int, authors: Round, fast: Round) -> dict[str, Any]:
     """Both ways, and a single candidate in the authors'."""
-    import torch
-
     variants = {"single": lambda: authors(1), "authors": lambda: authors(k), "fast": lambda: fast(k)}
-    with torch.inference_mode():
-        outputs, seconds = interleave_once(variants, rounds)
-        peaks = {way: denoising.peak_mib(variants[way]) for way in ("authors", "fast")}
-    pairs = list(zip(outputs["authors"], outputs["fast"], strict=True))
     return {
         "case": f"{name}, K = {k}, {tokens} context tokens, {layers}",
         "k": k,
         "tokens": tokens,
-        "rounds": rounds,
-        "ratio": ratio(seconds, "authors", "fast"),
-        "range": spread(seconds, "authors", "fast"),
-        "authors_over_single": ratio(seconds, "authors", "single"),
-        "fast_over_single": ratio(seconds, "fast", "single"),
-        "difference": max(float((own - shared).abs().max()) for own, shared in pairs),
-        "size": max(float(own.abs().max()) for own, _ in pairs),
-        "peak_mib": peaks,
+        **denoising.compare_ways(variants, rounds),
     }
 
 

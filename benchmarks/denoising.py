@@ -170,6 +170,37 @@ def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bo
     }
 
 
+def compare_ways(variants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Any]:
+    """Of whole rounds: how their times and memory relate, and how far apart what they compute is.
+
+    Args:
+        variants: "authors" and "fast" for K candidates, "single" for one in the authors' way, and "compiled" if that is wanted;
+            each returns a tensor or several, "fast" and "compiled" with as many numbers as "authors".
+        rounds: in which they take turns.
+    """
+    import torch
+
+    with torch.inference_mode():
+        outputs, seconds = interleave_once(variants, rounds)
+        peaks = {way: peak_mib(variants[way]) for way in ("authors", "fast")}
+    tensors = {way: [found] if isinstance(found, torch.Tensor) else list(found) for way, found in outputs.items()}
+    return {
+        "rounds": rounds,
+        "ratio": ratio(seconds, "authors", "fast"),
+        "range": spread(seconds, "authors", "fast"),
+        **({"compiled_ratio": ratio(seconds, "authors", "compiled")} if "compiled" in variants else {}),
+        "authors_over_single": ratio(seconds, "authors", "single"),
+        "fast_over_single": ratio(seconds, "fast", "single"),
+        "difference": max(
+            float((own - other.reshape(own.shape)).abs().max())
+            for way in variants.keys() - {"single"}
+            for own, other in zip(tensors["authors"], tensors[way], strict=True)
+        ),
+        "size": max(float(own.abs().max()) for own in tensors["authors"]),
+        "peak_mib": peaks,
+    }
+
+
 def peak_mib(call: Callable[[], object]) -> float | None:
     """How much memory the process needs at most during a call beyond what it has before; None where no one tells."""
     from keystone.profiling.memory import ProcessMeter

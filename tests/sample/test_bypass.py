@@ -1,6 +1,5 @@
 """What others put on a network is run, whichever path is fast: hooks, engines, compiled functions, adapters of projections."""
 
-import functools
 import gc
 import logging
 import weakref
@@ -38,17 +37,6 @@ def transformer(policy: Any) -> Any:
 def case(name: str, *values: Any, id: str) -> Any:
     """All cases of a policy share a worker, which builds it once."""
     return pytest.param(name, *values, marks=pytest.mark.xdist_group(name), id=f"{name}, {id}")
-
-
-@functools.cache
-def build(name: str) -> Any:
-    return POLICIES[name].build().requires_grad_(False)
-
-
-@pytest.fixture
-def policy(name: str) -> Iterator[Any]:
-    yield build(name)
-    keystone.detach(build(name))
 
 
 def draw(policy: Any, name: str, handle: keystone.Handle) -> Tensor:
@@ -114,6 +102,22 @@ def assert_used(found: tuple[list[str], list[int], Tensor], caplog: pytest.LogCa
     assert told == ["WARNING", "INFO"]
 
 
+def changing_hook(module: nn.Module) -> Callable[[list[int]], AbstractContextManager[None]]:
+    """Puts a hook on a module that counts its calls and changes the output."""
+
+    @contextmanager
+    def put_on(calls: list[int]) -> Iterator[None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+            calls.append(1)
+            return changed(output)
+
+        handle = module.register_forward_hook(hook)
+        yield
+        handle.remove()
+
+    return put_on
+
+
 HOOKED = [
     case("pi0", lambda policy: gemma(policy).layers[1], id="layer"),
     case("pi0", lambda policy: gemma(policy).layers[0].self_attn, id="attention"),
@@ -132,17 +136,7 @@ HOOKED = [
 def test_hook_that_the_fast_path_would_pass_by(
     name: str, policy: Any, part: Part, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @contextmanager
-    def put_on(calls: list[int]) -> Iterator[None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
-            calls.append(1)
-            return changed(output)
-
-        handle = part(policy).register_forward_hook(hook)
-        yield
-        handle.remove()
-
-    assert_used(compare(policy, name, caplog, put_on), caplog)
+    assert_used(compare(policy, name, caplog, changing_hook(part(policy))), caplog)
 
 
 REPLACED = [
@@ -199,17 +193,7 @@ CALLED = [
 def test_hook_on_what_is_called_leaves_the_path_fast(
     name: str, policy: Any, part: Part, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @contextmanager
-    def put_on(calls: list[int]) -> Iterator[None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
-            calls.append(1)
-            return changed(output)
-
-        handle = part(policy).register_forward_hook(hook)
-        yield
-        handle.remove()
-
-    paths, (calls, _), difference = compare(policy, name, caplog, put_on)
+    paths, (calls, _), difference = compare(policy, name, caplog, changing_hook(part(policy)))
     assert paths == ["fast"] * 3
     assert calls > 0
     assert difference < 1e-4

@@ -1,8 +1,7 @@
 """The fast paths of SmolVLA, π0 and π0.5: exact on every kind of input, and without the waste that they are for."""
 
-import functools
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -28,17 +27,6 @@ SUFFIX = 10
 def named(names: Sequence[str]) -> Any:
     """One case for each policy; all of a policy's cases share a worker, which builds it once."""
     return pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in names])
-
-
-@functools.cache
-def build(name: str) -> Any:
-    return POLICIES[name].build().requires_grad_(False)
-
-
-@pytest.fixture
-def policy(name: str) -> Iterator[Any]:
-    yield build(name)
-    keystone.detach(build(name))
 
 
 def ragged(name: str, rows: int) -> dict[str, Any]:
