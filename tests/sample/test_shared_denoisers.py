@@ -94,9 +94,15 @@ def test_autocast(name: str, policy: Any) -> None:
 
 @named(["pi05", "smolvla"])
 def test_autocast_after_the_first_round(name: str, policy: Any) -> None:
-    settled(policy, name, k=3, rows=2)
+    handle, drawn = settled(policy, name, k=3, rows=2), {}
     with torch.autocast("cpu", torch.bfloat16):
-        assert POLICIES[name].predict(policy, ragged(name, 2)).isfinite().all()
+        for fast in (True, False):
+            handle.session.paths.fast = fast
+            handle.on_round = lambda chosen, fast=fast: drawn.update({fast: chosen.candidates})
+            with handle.seeded(3):
+                POLICIES[name].predict(policy, ragged(name, 2))
+            assert handle.path == ("fast" if fast else "plain")
+    torch.testing.assert_close(drawn[True], drawn[False], rtol=0, atol=2e-2 * float(drawn[False].abs().max()))
 
 
 @named(NAMES)
