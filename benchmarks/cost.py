@@ -53,8 +53,8 @@ def measure(model: Any, seam: Any, case: Case, rounds: int) -> dict[str, float]:
     import torch
 
     from benchmarks.timing import interleave, ratio
-    from keystone.sample.adapter import swap_in, swap_out
-    from keystone.sample.session import Session
+    from keystone_robotics.sample.adapter import swap_in, swap_out
+    from keystone_robotics.sample.session import Session
 
     k, tokens, batch = case
     experts = model.vlm_with_expert
@@ -86,8 +86,8 @@ def main(quick: bool) -> None:
 
     from benchmarks.denoise_smolvla import build
     from benchmarks.machine import describe
-    from keystone.report import style
-    from keystone.sample.adapters.smolvla import SmolVLASeam
+    from keystone_robotics.report import style
+    from keystone_robotics.sample.families.smolvla.lerobot import SmolVLASeam
 
     torch.set_num_threads(1)
     partial = Partial("cost", quick)
@@ -112,7 +112,7 @@ def main(quick: bool) -> None:
 
 def figure(axes: dict[str, list[Case]], found: dict[Case, dict[str, float]]) -> Figure:
     """Cost against K, the length of the prefix, and the batch."""
-    from keystone.report.style import INK, PALETTE, QUIET, new_figure
+    from keystone_robotics.report.style import INK, PALETTE, QUIET, new_figure
 
     drawn, panels = new_figure(11.0, 3.8, columns=3)
     names = {"k": "candidates K", "tokens": "tokens of the prefix", "batch": "observations in the batch"}

@@ -64,8 +64,8 @@ def row(model: Any, k: int, rounds: int) -> dict[str, Any]:
     """A round of all steps, preparation included."""
     import torch
 
-    from keystone.sample.adapters.mot_flow import denoise
-    from keystone.sample.shared.mot import recognises
+    from keystone_robotics.sample.families.fastwam.denoiser import recognises
+    from keystone_robotics.sample.families.fastwam.flow import denoise
 
     if not recognises(model):
         raise RuntimeError("LeRobot's Fast-WAM is not known to the fast path: nothing to measure")

@@ -44,9 +44,9 @@ def loop_row(
     """Four steps of the transformer, preparation included; on the fast path also with a compiled step."""
     import torch
 
-    from keystone.sample.shared.dit import SharedDiT, run_blocks
-    from keystone.sample.shared.lengths import lengths_vary
-    from keystone.sample.widen import widen
+    from keystone_robotics.sample.families.groot.denoiser import SharedDiT, run_blocks
+    from keystone_robotics.sample.kit.lengths import lengths_vary
+    from keystone_robotics.sample.kit.widen import widen
 
     generator = torch.Generator().manual_seed(0)
     context = torch.randn(1, context_tokens, CONTEXT_WIDTH, generator=generator)
@@ -83,7 +83,7 @@ def embodiment_row(k: int, horizon: int, rounds: int) -> dict[str, Any]:
     import torch
     from lerobot.policies.groot.groot_n1_7 import CategorySpecificMLP, MultiEmbodimentActionEncoder
 
-    from keystone.sample.widen import widen
+    from keystone_robotics.sample.kit.widen import widen
 
     encoder = MultiEmbodimentActionEncoder(132, WIDTH, num_embodiments=2).requires_grad_(False)
     decoder = CategorySpecificMLP(2, 1024, 1024, 132).requires_grad_(False)

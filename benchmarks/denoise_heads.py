@@ -38,7 +38,7 @@ def evo1(k: int, rounds: int) -> dict[str, Any]:
     import torch
     from lerobot.policies.evo1.flow_matching import BasicTransformerBlock
 
-    from keystone.sample.shared.evo1 import prepare, run_blocks
+    from keystone_robotics.sample.families.evo1.denoiser import prepare, run_blocks
 
     width, length, real = 896, 800, 544
     blocks = torch.nn.ModuleList([BasicTransformerBlock(width, 8, 4 * width)]).eval().requires_grad_(False)
@@ -63,9 +63,9 @@ def vla_jepa(k: int, rounds: int) -> dict[str, Any]:
     import torch
     from lerobot.policies.vla_jepa.action_head import DiT
 
-    from keystone.sample.shared.dit import SharedDiT
-    from keystone.sample.shared.vla_jepa import renamed
-    from keystone.sample.widen import widen
+    from keystone_robotics.sample.families.groot.denoiser import SharedDiT
+    from keystone_robotics.sample.families.vla_jepa.denoiser import renamed
+    from keystone_robotics.sample.kit.widen import widen
 
     network = DiT(12, 64, output_dim=1024, num_layers=2, dropout=0.2, cross_attention_dim=2048)
     network.eval().requires_grad_(False)
@@ -89,7 +89,7 @@ def eo1(k: int, rounds: int) -> dict[str, Any]:
     import torch
     from transformers.models.qwen2_5_vl import Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel
 
-    from keystone.sample.shared.qwen import denoise, prepare
+    from keystone_robotics.sample.families.qwen.denoiser import denoise, prepare
 
     prompt, actions, width = 300, 8, 2048
     config = Qwen2_5_VLTextConfig(
@@ -139,10 +139,10 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
     from lerobot.policies.molmoact2.molmoact2_hf_model.configuration_molmoact2 import MolmoAct2ActionExpertConfig
     from lerobot.policies.molmoact2.molmoact2_hf_model.modeling_molmoact2 import ActionExpert, ActionExpertContext
 
-    from keystone.sample.adapter import swap_in, swap_out
-    from keystone.sample.adapters.molmoact2 import MolmoAct2CrossAttentionSeam
-    from keystone.sample.session import Session
-    from keystone.sample.widen import widen
+    from keystone_robotics.sample.adapter import swap_in, swap_out
+    from keystone_robotics.sample.families.molmoact2.lerobot import MolmoAct2CrossAttentionSeam
+    from keystone_robotics.sample.kit.widen import widen
+    from keystone_robotics.sample.session import Session
 
     length, layers, heads = 600, 1, 16
     config = MolmoAct2ActionExpertConfig(num_layers=layers, num_heads=heads)

@@ -33,7 +33,7 @@ def build(layers: int) -> Any:
 
 def rows(quick: bool) -> Iterator[dict[str, Any]]:
     """One for each case."""
-    from keystone.sample.adapters.pi0 import Pi05Seam
+    from keystone_robotics.sample.families.pi.lerobot import Pi05Seam
 
     # A layer costs as much as the next one, so six tell what eighteen would; compiling, minutes for some layers, on two.
     cases = [(2, 8, 968, False)] if quick else [(6, 8, 968, False), (6, 16, 968, False), (2, 8, 968, True)]

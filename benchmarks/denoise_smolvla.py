@@ -56,7 +56,7 @@ def build() -> Any:
 
 def rows(quick: bool) -> Iterator[dict[str, Any]]:
     """One for each case."""
-    from keystone.sample.adapters.smolvla import SmolVLASeam
+    from keystone_robotics.sample.families.smolvla.lerobot import SmolVLASeam
 
     model = build()
     experts = model.vlm_with_expert

@@ -79,7 +79,7 @@ def hold_round(stack: contextlib.ExitStack, step: Callable[[], Any]) -> Callable
 
     The first call prepares the round, the others are steps and nothing else.
     """
-    from keystone.sample.shared.rounds import sharing
+    from keystone_robotics.sample.kit.rounds import sharing
 
     round_, manager = contextvars.copy_context(), sharing()
     round_.run(manager.__enter__)
@@ -100,9 +100,9 @@ def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bo
     """
     import torch
 
-    from keystone.sample.adapter import swap_in, swap_out
-    from keystone.sample.session import Session
-    from keystone.sample.shared.rounds import sharing
+    from keystone_robotics.sample.adapter import swap_in, swap_out
+    from keystone_robotics.sample.kit.rounds import sharing
+    from keystone_robotics.sample.session import Session
 
     tokens = cache.layers[0].keys.shape[2]
     real = torch.arange(tokens)[None] < tokens - PADDING
@@ -203,7 +203,7 @@ def compare_ways(variants: dict[str, Callable[[], Any]], rounds: int) -> dict[st
 
 def peak_mib(call: Callable[[], object]) -> float | None:
     """How much memory the process needs at most during a call beyond what it has before; None where no one tells."""
-    from keystone.profiling.memory import ProcessMeter
+    from keystone_robotics.profiling.memory import ProcessMeter
 
     meter = ProcessMeter()
     meter.begin()

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from keystone.profiling.fingerprint import processor
+from keystone_robotics.profiling.fingerprint import processor
 
 
 def describe(command: str) -> dict[str, str]:

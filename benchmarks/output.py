@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from keystone.files import written_whole
+from keystone_robotics.files import written_whole
 
 RESULTS = Path(__file__).parent / "results"
 

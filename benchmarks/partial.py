@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from keystone.files import written_whole
+from keystone_robotics.files import written_whole
 
 ROOT = Path(__file__).parents[1]
 #: Where unfinished runs are kept.

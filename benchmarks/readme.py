@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from benchmarks import fast_tables
-from keystone.reproduce.tables import markdown
+from keystone_study.reproduce.tables import markdown
 
 ROOT = Path(__file__).parents[1]
 BRANCHES = {"one way": "guard: one group", "two ways": "clustering: two modes", "isotropic": "clustering: no structure"}

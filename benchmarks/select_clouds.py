@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-import keystone
+import keystone_robotics as keystone
 
 Shape = tuple[int, int, int, int]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
-import keystone
+import keystone_robotics as keystone
 from benchmarks.reference import cluster_medoid_select
-from keystone.select import engine
+from keystone_robotics.select import engine
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keystone.report.style import INK, PALETTE, QUIET, new_figure
+from keystone_robotics.report.style import INK, PALETTE, QUIET, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

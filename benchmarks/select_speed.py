@@ -20,7 +20,7 @@ def main(quick: bool) -> None:
 
     from benchmarks import select_report
     from benchmarks.machine import describe
-    from keystone.report import style
+    from keystone_robotics.report import style
 
     torch.set_num_threads(1)
     partial = Partial("select_speed", quick)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keystone.files import written_whole
+from keystone_robotics.files import written_whole
 
 INTRODUCTION = """\
 # All benchmarks

@@ -22,7 +22,7 @@ K = 16
 def rows(quick: bool) -> Iterator[dict[str, Any]]:
     """One for each adapter."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from keystone.sample.adapters import ADAPTERS
+    from keystone_robotics.sample.families import ADAPTERS
     from tiny import POLICIES
 
     for name, adapter in ADAPTERS.items():
@@ -58,7 +58,7 @@ def compare(
     """
     import torch
 
-    import keystone
+    import keystone_robotics as keystone
 
     alone, plain, fast = (build() for _ in range(3))
     keystone.attach(plain, k=K, seed=0, fast=False, **options)

@@ -8,8 +8,7 @@ import importlib.util
 import pkgutil
 import sys
 
-import keystone
-from keystone.select import engine
+from keystone_robotics.select import engine
 
 NOT_CORE = ("numba", "matplotlib", "scipy", "lerobot", "transformers", "rich", "tyro")
 
@@ -22,17 +21,22 @@ def main() -> int:
     if engine.compiled_kernel() is not None:
         sys.exit("the compiled kernel loaded without numba")
     failed = attempted = 0
-    for package in ("keystone.select", "keystone.sample"):
+    for package in ("keystone_robotics.select", "keystone_robotics.sample"):
         if not importlib.util.find_spec(package):
             continue
         root = sys.modules.get(package) or importlib.import_module(package)
         for module in pkgutil.walk_packages(root.__path__, package + "."):
-            if module.name == "keystone.select.kernel":
+            if module.name == "keystone_robotics.select.kernel":
                 continue
             result = doctest.testmod(importlib.import_module(module.name), optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
             failed, attempted = failed + result.failed, attempted + result.attempted
-    for name in ("keystone", "keystone.errors", "keystone.attach", "keystone.handle"):
-        result = doctest.testmod(importlib.import_module(name) if name != "keystone" else keystone)
+    for name in (
+        "keystone_robotics",
+        "keystone_robotics.errors",
+        "keystone_robotics.attach",
+        "keystone_robotics.handle",
+    ):
+        result = doctest.testmod(importlib.import_module(name))
         failed, attempted = failed + result.failed, attempted + result.attempted
     sys.stdout.write(f"{attempted - failed} of {attempted} examples passed on Python {sys.version.split()[0]}\n")
     return min(failed, 1)

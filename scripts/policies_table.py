@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from keystone.sample.adapter import Adapter
-from keystone.sample.adapters import ADAPTERS
+from keystone_robotics.sample.adapter import Adapter
+from keystone_robotics.sample.families import ADAPTERS
 
 PAGE = Path(__file__).parents[1] / "docs" / "policies.md"
 BEGIN, END = "<!-- policies:begin -->\n", "<!-- policies:end -->\n"

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from keystone.roofline.devices import DEVICES
-from keystone.roofline.models import MODELS
-from keystone.roofline.table import against_k, beside_published, markdown, operations, six_models
+from keystone_study.roofline.devices import DEVICES
+from keystone_study.roofline.models import MODELS
+from keystone_study.roofline.table import against_k, beside_published, markdown, operations, six_models
 
 PAGE = Path(__file__).parents[1] / "docs" / "roofline.md"
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keystone import select
-from keystone.report.figures import cluster_colour, plot_candidates, plot_pca
-from keystone.report.style import INK, QUIET, new_figure, save
+from keystone_robotics import select
+from keystone_robotics.report.figures import cluster_colour, plot_candidates, plot_pca
+from keystone_robotics.report.style import INK, QUIET, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from keystone.select import Selection
+    from keystone_robotics.select import Selection
 
 CANDIDATES, STEPS = 16, 32
 LENGTH = 60.0  #: cm from start to goal, straight ahead

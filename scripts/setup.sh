@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 wanted=$(<.python-version)
-state=$(cat pyproject.toml constraints.txt packages/*/pyproject.toml scripts/setup.sh 2>/dev/null | cksum)
+state=$(cat pyproject.toml constraints.txt packages/*/pyproject.toml study/pyproject.toml scripts/setup.sh 2>/dev/null | cksum)
 stamp=.venv/.ready
 if [[ -f $stamp && $(<"$stamp") == "$state" ]] && .venv/bin/python -c "" 2>/dev/null; then
   exit 0
@@ -38,7 +38,7 @@ echo "set-up: installing uv"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check "$(grep '^uv==' constraints.txt)" \
   || fail "pip could not install uv; is a package index reachable?"
 echo "set-up: installing keystone and what it is tested with (about 6 GB the first time, a minute or two)"
-packages=(-e ".[dev]")
+packages=(-e ".[dev]" -e ./study)
 for package in packages/*/; do [[ -f $package/pyproject.toml ]] && packages+=(-e "$package"); done
 # openpi-client asks for numpy < 2, which LeRobot cannot live with; what it uses of numpy is the same in 2 (tests/openpi_policy).
 .venv/bin/uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --override <(echo "numpy>=1.24") "${packages[@]}" \

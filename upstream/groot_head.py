@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.feature_extraction_utils import BatchFeature
 
-import keystone
+import keystone_robotics as keystone
 from upstream_like import contract
 
 WIDTH, TOKENS, HORIZON, DIMS = 32, 9, 6, 12

@@ -11,8 +11,8 @@ import pytest
 import torch
 from fast_wam_model import build, predict
 
-import keystone
-from keystone.sample.check import TOLERANCES
+import keystone_robotics as keystone
+from keystone_robotics.sample.check import TOLERANCES
 from upstream_like import contract
 
 NAME = "FastWAM"

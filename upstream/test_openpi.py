@@ -12,9 +12,9 @@ import openpi_tiny as tiny
 import pytest
 import torch
 
-import keystone
-from keystone.integrations.openpi import choosing
-from keystone.sample.noise import initial_noise
+import keystone_robotics as keystone
+from keystone_robotics.integrations.openpi import choosing
+from keystone_robotics.sample.noise import initial_noise
 
 K = 4
 

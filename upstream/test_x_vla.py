@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import xvla_model
 
-import keystone
+import keystone_robotics as keystone
 
 NAME = "X-VLA"
 

@@ -9,7 +9,7 @@ import torch
 from groot_head import spread_out
 from torch import Tensor
 
-import keystone
+import keystone_robotics as keystone
 from upstream_like import contract
 
 FLORENCE = {

@@ -16,7 +16,7 @@ from rich.console import Console
 from benchmarks import closed_loop, cost, denoising, output, regression, suite, suite_report
 from benchmarks.partial import Partial
 from benchmarks.timing import interleave_once
-from keystone.sample.adapter import Seam
+from keystone_robotics.sample.adapter import Seam
 
 ROOT = Path(__file__).parents[2]
 
@@ -324,7 +324,7 @@ def test_the_cost_leaves_the_round_that_it_entered(monkeypatch):
         yield
         state.append("left")
 
-    monkeypatch.setattr("keystone.sample.shared.rounds.sharing", sharing)
+    monkeypatch.setattr("keystone_robotics.sample.kit.rounds.sharing", sharing)
     model = Expert()
     found = cost.measure(model, Seam, cost.Case(2, 16, 1), rounds=1)
     assert set(found) == {"authors", "shared"}

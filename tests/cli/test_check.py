@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keystone.cli import main
+from keystone_robotics.cli import main
 from tiny import build
 from tiny.checkpoint import env_features, save_checkpoint
 

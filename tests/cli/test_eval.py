@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from keystone.cli import main
-from keystone.cli.evaluate import make_executor
-from keystone.evaluate.store import FILE
+from keystone_robotics.cli import main
+from keystone_robotics.cli.evaluate import make_executor
+from keystone_robotics.evaluate.store import FILE
 from toy import save_random_flow, table
 
 KEYSTONE = Path(sys.executable).with_name("keystone")
@@ -134,7 +134,7 @@ def test_a_missing_package_is_said(config, tmp_path, monkeypatch, capsys, packag
     def missing(*_):
         raise ModuleNotFoundError(f"No module named {package}", name=package)
 
-    monkeypatch.setattr("keystone.cli.evaluate.make_executor", missing)
+    monkeypatch.setattr("keystone_robotics.cli.evaluate.make_executor", missing)
     assert eval_(config, "--out", tmp_path / "run") == 2
     top = package.partition(".")[0]
     assert capsys.readouterr().err == f'keystone: this needs {top}: pip install "keystone-robotics[{extra}]"\n'
@@ -143,9 +143,9 @@ def test_a_missing_package_is_said(config, tmp_path, monkeypatch, capsys, packag
 def test_what_the_table_needs_is_missed_before_anything_is_rolled_out(config, tmp_path):
     code = f"""
         import sys
-        import keystone.cli
+        import keystone_robotics.cli
         sys.modules["scipy"] = None
-        sys.exit(keystone.cli.main(["eval", {str(config)!r}, "--out", {str(tmp_path / "run")!r}]))
+        sys.exit(keystone_robotics.cli.main(["eval", {str(config)!r}, "--out", {str(tmp_path / "run")!r}]))
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -196,7 +196,7 @@ def test_the_benchmark_and_the_policy_of_the_guide(tmp_path):
         (["--env", "no_such_module:Thing"], "no_such_module cannot be imported"),
         (
             ["--env", "keystone.environments:BENCHMARKS"],
-            "is 'dict': expected keystone.environments.benchmark.Benchmark",
+            "is 'dict': expected keystone_robotics.environments.benchmark.Benchmark",
         ),
     ],
 )

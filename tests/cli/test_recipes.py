@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import tomllib
 
-import keystone
-import keystone.cli
-from keystone.cli import main, recipes
+import keystone_robotics as keystone
+import keystone_robotics.cli
+from keystone_robotics.cli import main, recipes
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "docs" / "recipes").glob("*.md"))
@@ -75,8 +75,8 @@ def parsed(monkeypatch):
 
         return called
 
-    for module_info in pkgutil.iter_modules(keystone.cli.__path__):
-        module = importlib.import_module(f"keystone.cli.{module_info.name}")
+    for module_info in pkgutil.iter_modules(keystone_robotics.cli.__path__):
+        module = importlib.import_module(f"keystone_robotics.cli.{module_info.name}")
         for name, command in inspect.getmembers(module, inspect.isfunction):
             if command.__module__ == module.__name__ and not name.startswith("_"):
                 monkeypatch.setattr(module, name, instead_of(command))

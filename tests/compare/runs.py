@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 
-from keystone.evaluate.arms import Arm
-from keystone.evaluate.results import EpisodeResult, ShardResult
-from keystone.evaluate.settings import Shard
-from keystone.evaluate.store import Store
+from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.results import EpisodeResult, ShardResult
+from keystone_robotics.evaluate.settings import Shard
+from keystone_robotics.evaluate.store import Store
 
 
 def write_run(folder, arms, hashes="state", errors=(), **identity):

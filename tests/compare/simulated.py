@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.stats import beta
 
-from keystone.compare.outcomes import Episode, Outcomes
+from keystone_robotics.compare.outcomes import Episode, Outcomes
 
 
 def draw(random, tasks, states, repeats, a, b, alike=0.3, coupled=0.7, noise=0.5, trials=1):

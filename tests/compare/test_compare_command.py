@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from runs import write_run
 
-from keystone.cli import main
+from keystone_robotics.cli import main
 
 KEYSTONE = Path(sys.executable).with_name("keystone")
 VLA_EVAL = Path(__file__).parent / "data" / "vla_eval.json"

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from simulated import outcomes
 
-from keystone.compare.comparison import compare, compare_all
-from keystone.compare.intervals import wilson_rate
-from keystone.compare.outcomes import Episode
-from keystone.compare.table import lines
-from keystone.errors import KeystoneError
+from keystone_robotics.compare.comparison import compare, compare_all
+from keystone_robotics.compare.intervals import wilson_rate
+from keystone_robotics.compare.outcomes import Episode
+from keystone_robotics.compare.table import lines
+from keystone_robotics.errors import KeystoneError
 
 shapes = st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 3))
 both = shapes.flatmap(lambda shape: st.tuples(*[arrays(int, shape, elements=st.integers(0, 1))] * 2))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from keystone.compare.intervals import paired_bootstrap, wilson_rate
+from keystone_robotics.compare.intervals import paired_bootstrap, wilson_rate
 
 
 @given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))

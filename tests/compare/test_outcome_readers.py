@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from runs import write_run
 
-from keystone.compare.comparison import compare
-from keystone.compare.find import choose, read
-from keystone.compare.read_lerobot import read_lerobot
-from keystone.compare.read_vla_eval import read_vla_eval
-from keystone.errors import KeystoneError
-from keystone.evaluate.store import FILE, Store
+from keystone_robotics.compare.comparison import compare
+from keystone_robotics.compare.find import choose, read
+from keystone_robotics.compare.read_lerobot import read_lerobot
+from keystone_robotics.compare.read_vla_eval import read_vla_eval
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.store import FILE, Store
 
 VLA_EVAL = Path(__file__).parent / "data" / "vla_eval.json"
 OUTCOMES = np.array([[[1, 0], [1, 1], [0, 0]]])

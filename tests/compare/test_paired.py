@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, norm, permutation_test, ttest_1samp
 from simulated import coverage, draw
 
-from keystone.compare.paired import discordant, paired_interval, paired_test
+from keystone_robotics.compare.paired import discordant, paired_interval, paired_test
 
 flips = st.lists(st.integers(-1, 1), min_size=1, max_size=3).map(np.array)
 data = st.lists(st.lists(flips, min_size=1, max_size=6), min_size=1, max_size=3)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import draw
 
-from keystone.compare.multiple import holm
-from keystone.compare.paired import paired_interval
-from keystone.compare.power import paired_effect, unpaired_effect
+from keystone_robotics.compare.multiple import holm
+from keystone_robotics.compare.paired import paired_interval
+from keystone_robotics.compare.power import paired_effect, unpaired_effect
 
 
 @pytest.mark.parametrize("repeats", [1, 4])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from simulated import draw
 
-from keystone.compare.sequential import bet
+from keystone_robotics.compare.sequential import bet
 
 ALPHA, TRIALS = 0.05, 1500
 # three standard errors of a simulated share of α

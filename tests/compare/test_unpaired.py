@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scipy.stats import barnard_exact, fisher_exact, hypergeom
 from simulated import coverage, draw
 
-from keystone.compare import unpaired
-from keystone.compare.intervals import wilson_rate
-from keystone.compare.repeats import correlation, effective_number
-from keystone.compare.unpaired import newcombe, unpaired_test
+from keystone_robotics.compare import unpaired
+from keystone_robotics.compare.intervals import wilson_rate
+from keystone_robotics.compare.repeats import correlation, effective_number
+from keystone_robotics.compare.unpaired import newcombe, unpaired_test
 
 
 def single(solved, trials):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-import keystone
+import keystone_robotics as keystone
 from benchmarks import readme
-from keystone.sample.adapters import ADAPTERS
+from keystone_robotics.sample.families import ADAPTERS
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/select.md", "docs/adapters.md", "docs/profile.md"]

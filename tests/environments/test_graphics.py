@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from keystone.environments.graphics import OFF, choose_backend
+from keystone_robotics.environments.graphics import OFF, choose_backend
 
 
 @pytest.mark.parametrize(

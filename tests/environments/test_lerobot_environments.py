@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keystone.environments.lerobot import LeRobotBenchmark, LeRobotEnv
-from keystone.errors import KeystoneError
+from keystone_robotics.environments.lerobot import LeRobotBenchmark, LeRobotEnv
+from keystone_robotics.errors import KeystoneError
 
 STATES = np.random.default_rng(0).normal(size=(7, 3))
 
@@ -243,5 +243,5 @@ def test_only_the_chosen_task_of_a_suite_is_made(monkeypatch: pytest.MonkeyPatch
 
 
 def test_importing_the_environments_does_not_import_lerobot() -> None:
-    code = "import sys, keystone.environments.lerobot; sys.exit('lerobot' in sys.modules)"
+    code = "import sys, keystone_robotics.environments.lerobot; sys.exit('lerobot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

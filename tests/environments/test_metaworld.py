@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keystone.environments import find_benchmark
-from keystone.environments.metaworld import STATE
-from keystone.errors import KeystoneError
-from keystone.evaluate.rollout import fingerprint
+from keystone_robotics.environments import find_benchmark
+from keystone_robotics.environments.metaworld import STATE
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.rollout import fingerprint
 
 os.environ.setdefault("MUJOCO_GL", "egl")
 
@@ -111,7 +111,7 @@ def test_an_image():
 
 
 def test_graphics_that_are_not_there():
-    code = "from keystone.environments import find_benchmark; find_benchmark('metaworld').tasks()"
+    code = "from keystone_robotics.environments import find_benchmark; find_benchmark('metaworld').tasks()"
     environ = {**os.environ, "MUJOCO_GL": "telepathy"}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=False)
     assert "KeystoneError: MuJoCo cannot draw here" in result.stderr

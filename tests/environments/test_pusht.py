@@ -10,8 +10,8 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keystone.environments.pusht import CORNERS, GOAL_POSE, PushT, PushTEnv, corners_at, simulator
-from keystone.errors import KeystoneError
+from keystone_robotics.environments.pusht import CORNERS, GOAL_POSE, PushT, PushTEnv, corners_at, simulator
+from keystone_robotics.errors import KeystoneError
 
 seeds = st.integers(0, 2**31 - 1)
 coordinates = st.floats(0, 512, width=32)
@@ -145,7 +145,7 @@ def in_new_process(code):
 
 def test_draws_without_a_display_and_without_a_word():
     done = in_new_process(
-        "import sys; from keystone.environments.pusht import PushT\n"
+        "import sys; from keystone_robotics.environments.pusht import PushT\n"
         "assert 'gym_pusht' not in sys.modules and 'pygame' not in sys.modules\n"
         "env = PushT().make('pusht', render=True); env.reset(seed=0); assert env.render().std() > 0"
     )

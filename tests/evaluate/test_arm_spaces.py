@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-import keystone
-from keystone.evaluate.arms import Arm
-from keystone.policies import load_agent
+import keystone_robotics as keystone
+from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.policies import load_agent
 from toy import save_random_flow
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone.errors import KeystoneError
-from keystone.evaluate.arms import Arm
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.arms import Arm
 
 counts = st.integers(1, 64)
 shares = st.floats(0.01, 1.0)

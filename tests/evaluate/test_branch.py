@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keystone.errors import KeystoneError
-from keystone.evaluate.branch import Brancher
-from keystone.evaluate.run import evaluate
-from keystone.evaluate.settings import settings_from
-from keystone.evaluate.store import Store
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.branch import Brancher
+from keystone_robotics.evaluate.run import evaluate
+from keystone_robotics.evaluate.settings import settings_from
+from keystone_robotics.evaluate.store import Store
 
 ARMS = ["first", "keystone:k=4,temperature=0.8,execute=6"]
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from keystone.evaluate.run import evaluate
-from keystone.evaluate.settings import settings_from
-from keystone.evaluate.store import Store
+from keystone_robotics.evaluate.run import evaluate
+from keystone_robotics.evaluate.settings import settings_from
+from keystone_robotics.evaluate.store import Store
 from toy import table
 
 TASKS = ("reach-v3", "button-press-topdown-v3")

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone.errors import KeystoneError
-from keystone.evaluate.arms import Arm
-from keystone.evaluate.settings import DEFAULT_ARMS, DEMONSTRATIONS, Settings, read_yaml, settings_from
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.settings import DEFAULT_ARMS, DEMONSTRATIONS, Settings, read_yaml, settings_from
 
 GIVEN = {"policy": "p", "env": "metaworld", "tasks": ["reach-v3"]}
 

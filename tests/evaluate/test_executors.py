@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from keystone.errors import KeystoneError
-from keystone.evaluate.executors import in_process
-from keystone.evaluate.executors.processes import Processes
-from keystone.evaluate.run import evaluate
-from keystone.evaluate.settings import settings_from
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.executors import in_process
+from keystone_robotics.evaluate.executors.processes import Processes
+from keystone_robotics.evaluate.run import evaluate
+from keystone_robotics.evaluate.settings import settings_from
 from toy import numbers, table
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -92,8 +92,8 @@ def test_workers_that_die_at_start_are_no_shards_affair(toy, toy_policy, tmp_pat
 
 SCRIPT = """
 from pathlib import Path
-from keystone.evaluate.executors.processes import Processes
-from keystone.evaluate.run import evaluate
+from keystone_robotics.evaluate.executors.processes import Processes
+from keystone_robotics.evaluate.run import evaluate
 from toy import toy_settings
 evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", Processes(2))
 """
@@ -125,8 +125,8 @@ def test_a_script_without_a_guard(run_script, tmp_path):
 INTERRUPTED = """
 import os, signal
 from pathlib import Path
-from keystone.evaluate.executors.processes import Processes
-from keystone.evaluate.run import evaluate
+from keystone_robotics.evaluate.executors.processes import Processes
+from keystone_robotics.evaluate.run import evaluate
 from toy import toy_settings
 if __name__ == "__main__":
     evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", Processes(2))

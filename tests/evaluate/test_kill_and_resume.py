@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from keystone.evaluate.run import evaluate
-from keystone.evaluate.settings import read_yaml, settings_from
-from keystone.evaluate.store import FILE
+from keystone_robotics.evaluate.run import evaluate
+from keystone_robotics.evaluate.settings import read_yaml, settings_from
+from keystone_robotics.evaluate.store import FILE
 from toy import table
 
 KEYSTONE = Path(sys.executable).with_name("keystone")

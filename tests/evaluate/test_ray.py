@@ -7,9 +7,9 @@ import pytest
 import ray
 
 import toy as toy_package
-from keystone.errors import KeystoneError
-from keystone.evaluate.executors.cluster import RayCluster
-from keystone.evaluate.run import evaluate
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.executors.cluster import RayCluster
+from keystone_robotics.evaluate.run import evaluate
 from toy import table
 
 pytestmark = pytest.mark.xdist_group("ray")

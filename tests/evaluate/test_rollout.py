@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-import keystone
-from keystone.errors import KeystoneError
-from keystone.evaluate import worker as worker_module
-from keystone.evaluate.arms import Arm
-from keystone.evaluate.rollout import Episode, fingerprint, roll_out
-from keystone.evaluate.run import evaluate
-from keystone.evaluate.settings import Shard
-from keystone.evaluate.store import Store
-from keystone.evaluate.worker import Worker, checked_worker
-from keystone.policies import load_agent
-from keystone.policies.flow import FlowPolicy
-from keystone.policies.flow_agent import FlowAgent
+import keystone_robotics as keystone
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate import worker as worker_module
+from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.rollout import Episode, fingerprint, roll_out
+from keystone_robotics.evaluate.run import evaluate
+from keystone_robotics.evaluate.settings import Shard
+from keystone_robotics.evaluate.store import Store
+from keystone_robotics.evaluate.worker import Worker, checked_worker
+from keystone_robotics.policies import load_agent
+from keystone_study.policies.flow import FlowPolicy
+from keystone_study.policies.flow_agent import FlowAgent
 from toy import PointEnv, save_random_flow, table
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keystone.errors import KeystoneError
-from keystone.evaluate import executors
-from keystone.evaluate.arms import Arm
-from keystone.evaluate.results import EpisodeResult, RoundRecord, ShardResult
-from keystone.evaluate.run import evaluate, versions
-from keystone.evaluate.settings import Shard
-from keystone.evaluate.store import FILE, Store
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate import executors
+from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.results import EpisodeResult, RoundRecord, ShardResult
+from keystone_robotics.evaluate.run import evaluate, versions
+from keystone_robotics.evaluate.settings import Shard
+from keystone_robotics.evaluate.store import FILE, Store
 from toy import numbers, table
 
 SHARD = Shard(Arm.parse("keystone:k=4"), "reach", 1, 4, 2)
@@ -129,7 +129,7 @@ def test_versions_of_every_session_stay(toy, tmp_path, monkeypatch, caplog):
     evaluate(toy(episodes=8), run)
     evaluate(toy(episodes=8), run)  # there is nothing to do
     assert "other versions" not in caplog.text
-    monkeypatch.setattr("keystone.evaluate.run.versions", lambda: {**versions(), "torch": "99.0"})
+    monkeypatch.setattr("keystone_robotics.evaluate.run.versions", lambda: {**versions(), "torch": "99.0"})
     evaluate(toy(episodes=12), run)
     assert f"torch was {versions()['torch']}, now 99.0" in caplog.text
     with Store(run) as store:
@@ -225,7 +225,7 @@ def test_a_process_killed_while_it_made_the_tables(toy, tmp_path, left):
 def test_two_evaluations_in_one_folder(toy, tmp_path):
     code = f"""
         import sys, pathlib
-        from keystone.evaluate.store import Store
+        from keystone_robotics.evaluate.store import Store
         store = Store(pathlib.Path({str(tmp_path / "run")!r}))
         store.claim({{"policy": "p"}})
         print("claimed", flush=True)
@@ -242,7 +242,7 @@ def test_two_evaluations_in_one_folder(toy, tmp_path):
 
 
 def test_nothing_is_loaded_while_another_evaluation_works_there(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("keystone.evaluate.worker.load_agent", None)
+    monkeypatch.setattr("keystone_robotics.evaluate.worker.load_agent", None)
     with claimed(tmp_path / "run"), pytest.raises(KeystoneError, match="another evaluation is running"):
         evaluate(toy(), tmp_path / "run")
 
@@ -281,7 +281,7 @@ def test_a_file_system_that_cannot_lock(toy, tmp_path, monkeypatch, caplog):
         return original(path, *args, **options)
 
     original = sqlite3.connect
-    monkeypatch.setattr("keystone.evaluate.lock._lock", refuse)
+    monkeypatch.setattr("keystone_robotics.evaluate.lock._lock", refuse)
     monkeypatch.setattr(sqlite3, "connect", connect)
     assert evaluate(toy(), tmp_path / "a run").new == 16
     assert "cannot lock (No locks available)" in caplog.text

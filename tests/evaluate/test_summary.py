@@ -6,12 +6,12 @@ import re
 import pytest
 from rich.console import Console
 
-from keystone.evaluate.arms import Arm
-from keystone.evaluate.progress import Watch
-from keystone.evaluate.results import EpisodeResult, ShardResult
-from keystone.evaluate.settings import Settings, Shard
-from keystone.evaluate.store import EpisodeRow
-from keystone.evaluate.summary import as_markdown, as_table, lines, summarise
+from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.progress import Watch
+from keystone_robotics.evaluate.results import EpisodeResult, ShardResult
+from keystone_robotics.evaluate.settings import Settings, Shard
+from keystone_robotics.evaluate.store import EpisodeRow
+from keystone_robotics.evaluate.summary import as_markdown, as_table, lines, summarise
 
 ARMS = ["first", "keystone:k=16"]
 
@@ -125,7 +125,7 @@ def a_shard(arm, successes, first=0):
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_counts_each_episode_once(terminal, monkeypatch):
-    monkeypatch.setattr("keystone.evaluate.progress.INTERVAL", -1.0)
+    monkeypatch.setattr("keystone_robotics.evaluate.progress.INTERVAL", -1.0)
     arms = tuple(map(Arm.parse, ("first", "keystone:k=16")))
     settings = Settings("p", "e", ("a",), 4, shard=2, arms=arms)
     console = Console(force_terminal=terminal, file=io.StringIO(), width=100)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keystone.files import written_whole
+from keystone_robotics.files import written_whole
 
 
 def test_two_who_write_the_same_file_at_the_same_time_do_not_meet(tmp_path):

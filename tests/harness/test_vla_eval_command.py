@@ -14,12 +14,12 @@ import yaml
 from vla_eval.cli.config_loader import load_config
 from vla_eval.model_servers import serve
 
-import keystone
-from keystone.cli import main
-from keystone.integrations.vla_eval import serve_script, shim
-from keystone.integrations.vla_eval.command import read_target, serve_command
-from keystone.integrations.vla_eval.options import ServeOptions
-from keystone.integrations.vla_eval.shim import PACKAGE, requirement_of_keystone
+import keystone_robotics as keystone
+from keystone_robotics.cli import main
+from keystone_robotics.integrations.vla_eval import serve_script, shim
+from keystone_robotics.integrations.vla_eval.command import read_target, serve_command
+from keystone_robotics.integrations.vla_eval.options import ServeOptions
+from keystone_robotics.integrations.vla_eval.shim import PACKAGE, requirement_of_keystone
 
 SCRIPT = Path(reach_server.__file__)
 SERVERS = Path(vla_eval.__file__).parent / "model_servers"

@@ -20,11 +20,11 @@ from reach_server import ReachServer
 from vla_eval.connection import Connection
 from vla_eval.model_servers.serve import serve_async
 
-from keystone.cli import main
-from keystone.integrations.vla_eval import wrap_server
+from keystone_robotics.cli import main
+from keystone_robotics.integrations.vla_eval import wrap_server
 
 HERE = Path(__file__).parent
-KEYSTONE = [sys.executable, "-c", "import sys; from keystone.cli import main; sys.exit(main())"]
+KEYSTONE = [sys.executable, "-c", "import sys; from keystone_robotics.cli import main; sys.exit(main())"]
 VLA_EVAL = [sys.executable, "-m", "vla_eval.cli.main"]
 EPISODES = 12
 

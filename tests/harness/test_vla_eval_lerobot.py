@@ -5,7 +5,7 @@ import torch
 from vla_eval.model_servers.base import SessionContext
 from vla_eval.model_servers.lerobot import LeRobotModelServer
 
-from keystone.integrations.vla_eval import wrap_server
+from keystone_robotics.integrations.vla_eval import wrap_server
 from tiny import build
 from tiny.checkpoint import env_features, save_checkpoint
 

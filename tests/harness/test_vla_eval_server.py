@@ -22,10 +22,10 @@ from reach_server import ReachServer
 from vla_eval.model_servers import serve
 from vla_eval.model_servers.base import SessionContext
 
-import keystone
-from keystone.errors import KeystoneError
-from keystone.integrations.vla_eval import wrap_server
-from keystone.integrations.vla_eval.options import ServeOptions
+import keystone_robotics as keystone
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.integrations.vla_eval import wrap_server
+from keystone_robotics.integrations.vla_eval.options import ServeOptions
 
 Wrapped = wrap_server(ReachServer)
 STATES = np.linspace([-1.0, -0.2], [0.5, 0.2], 6, dtype=np.float32)
@@ -91,7 +91,7 @@ def spaces(monkeypatch):
         used.append(space)
         return keystone.select(candidates, rule, space, **kwargs)
 
-    monkeypatch.setattr("keystone.handle.select", select)
+    monkeypatch.setattr("keystone_robotics.handle.select", select)
     return used
 
 

@@ -68,7 +68,7 @@ def test_metaworld(evaluate, checkpoint):
 def test_policy_that_cannot_choose_is_an_error(evaluate, checkpoint):
     done = evaluate(f"--policy.path={checkpoint('act')}", "--policy.keystone.k=16")
     assert done.code != 0
-    assert "keystone.errors.KeystoneError" in done.output
+    assert "keystone_robotics.errors.KeystoneError" in done.output
     assert not (done.directory / "eval_info.json").exists()
 
 

@@ -15,10 +15,10 @@ from lerobot.configs.train import TrainPipelineConfig
 from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 
-import keystone
+import keystone_robotics as keystone
 import lerobot_policy_keystone
-from keystone.errors import KeystoneError
-from keystone.integrations import Settings
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.integrations import Settings
 from lerobot_policy_keystone import KeystoneConfig, KeystoneOptions, flag
 from tiny import POLICIES, build
 

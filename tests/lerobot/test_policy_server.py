@@ -18,7 +18,7 @@ from lerobot.transport import services_pb2, services_pb2_grpc
 from lerobot.transport.utils import send_bytes_in_chunks
 from lerobot.utils.feature_utils import hw_to_dataset_features
 
-from keystone.integrations import Settings
+from keystone_robotics.integrations import Settings
 from lerobot_policy_keystone import flag, policy_server
 from tiny import build
 from tiny.checkpoint import save_checkpoint

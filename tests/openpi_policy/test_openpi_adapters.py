@@ -25,9 +25,9 @@ from openpi_toys import (
     rows,
 )
 
-import keystone
-from keystone.sample.adapters.openpi_policy import real_dims
-from keystone.sample.noise import initial_noise
+import keystone_robotics as keystone
+from keystone_robotics.sample.families.pi.openpi_policy import real_dims
+from keystone_robotics.sample.noise import initial_noise
 
 
 @pytest.fixture(params=MODELS)

@@ -7,8 +7,8 @@ import torch
 from openpi_toys import HORIZON, REAL_DIMS, Policy, TorchModel, observation, rows
 from torch import nn
 
-import keystone
-from keystone.sample.shared.gemma import denoise
+import keystone_robotics as keystone
+from keystone_robotics.sample.families.pi.denoiser import denoise
 from upstream_like import contract
 
 K = 5
@@ -109,7 +109,7 @@ def test_an_expert_without_a_part_is_left_to_its_own_code(model, part, caplog):
 
 
 def test_one_candidate_never_goes_there(model, monkeypatch):
-    monkeypatch.setattr("keystone.sample.adapters.pi_step.prepare", lambda *args: pytest.fail("fast path"))
+    monkeypatch.setattr("keystone_robotics.sample.families.pi.step.prepare", lambda *args: pytest.fail("fast path"))
     handle = keystone.attach(model, 1, space=keystone.ActionSpace(dims=REAL_DIMS))
     assert model.sample_actions("cpu", rows(1, torch.from_numpy)).shape[1] == HORIZON
     assert handle.stats["rounds"] == 0
@@ -135,7 +135,7 @@ def test_the_step_can_be_compiled(fast, monkeypatch):
 
 def test_the_path_is_the_same_however_it_is_attached_to(model, monkeypatch, tmp_path):
     monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
-    monkeypatch.setattr("keystone.profiling.auto.KS", (1, 4))
+    monkeypatch.setattr("keystone_robotics.profiling.auto.KS", (1, 4))
     batch = rows(1, torch.from_numpy)
     found = contract.paths(
         model, lambda: model.sample_actions("cpu", batch), space=keystone.ActionSpace(dims=REAL_DIMS)

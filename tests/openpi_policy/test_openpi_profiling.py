@@ -7,11 +7,11 @@ import pytest
 import torch
 from openpi_toys import MODELS, REAL_DIMS, JaxModel, Policy, TorchModel, observation, rows
 
-import keystone
-from keystone.profiling.auto import FirstRound
-from keystone.profiling.fingerprint import describe_device, fingerprint_policy
-from keystone.profiling.phases import DENOISE, ENCODE, OTHER, SELECT, Watch
-from keystone.profiling.subject import device_of, rows_of
+import keystone_robotics as keystone
+from keystone_robotics.profiling.auto import FirstRound
+from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_policy
+from keystone_robotics.profiling.phases import DENOISE, ENCODE, OTHER, SELECT, Watch
+from keystone_robotics.profiling.subject import device_of, rows_of
 
 
 class Phases:

@@ -15,9 +15,9 @@ from openpi_client.websocket_client_policy import WebsocketClientPolicy
 from openpi_server import serving
 from openpi_toys import ACTION_DIM, HORIZON, REAL_DIMS, JaxModel, Policy, TorchModel, observation
 
-import keystone
-from keystone.integrations.openpi import ChoosingPolicy, choosing, main
-from keystone.integrations.openpi_warm_up import made_up_inputs, warm_up
+import keystone_robotics as keystone
+from keystone_robotics.integrations.openpi import ChoosingPolicy, choosing, main
+from keystone_robotics.integrations.openpi_warm_up import made_up_inputs, warm_up
 
 
 @pytest.fixture(params=[TorchModel, JaxModel])

@@ -17,13 +17,13 @@ from lerobot.policies.factory import make_pre_post_processors
 from lerobot.processor import PolicyProcessorPipeline, tokenizer_processor
 from lerobot.scripts.lerobot_eval import rollout
 
-import keystone
-from keystone.environments import find_benchmark
-from keystone.environments.benchmark import Observation
-from keystone.environments.lerobot import LeRobotBenchmark
-from keystone.errors import KeystoneError
-from keystone.policies import lerobot_agent
-from keystone.policies.lerobot_agent import LeRobotAgent
+import keystone_robotics as keystone
+from keystone_robotics.environments import find_benchmark
+from keystone_robotics.environments.benchmark import Observation
+from keystone_robotics.environments.lerobot import LeRobotBenchmark
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.policies import lerobot_agent
+from keystone_robotics.policies.lerobot_agent import LeRobotAgent
 from tiny import build
 from tiny.checkpoint import env_features, save_checkpoint, statistics
 from tiny.common import assets, byte_tokenizer
@@ -263,7 +263,7 @@ def test_environments_that_do_not_fit(make: Make, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_agent_is_what_the_evaluator_loads(make: Make, tmp_path: Path) -> None:
-    from keystone.policies.load import load_agent
+    from keystone_robotics.policies.load import load_agent
 
     save_checkpoint(build("smolvla", **env_features("pusht")), tmp_path, "pusht")
     agent = load_agent(str(tmp_path), "cpu")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from keystone.errors import KeystoneError
-from keystone.policies import load, load_agent
-from keystone.policies.fingerprint import fingerprint_policy
-from keystone.policies.flow import TYPE, FlowPolicy
-from keystone.policies.flow_agent import FlowAgent
-from keystone.policies.load import find_policy, shipped_policies, trained_for, trained_on
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.policies import load_agent
+from keystone_robotics.policies.fingerprint import fingerprint_policy
+from keystone_robotics.policies.load import find_policy, shipped_policies, trained_for, trained_on
+from keystone_study.policies.flow import TYPE, FlowPolicy
+from keystone_study.policies.flow_agent import FlowAgent
 from toy import save_random_flow
 
 
@@ -51,7 +51,7 @@ def test_a_configuration_that_cannot_be_read(tmp_path, content):
 def test_shipped_policies_go_by_their_names(tmp_path, monkeypatch):
     save_random_flow(tmp_path / "metaworld-mix")
     (tmp_path / "no-policy").mkdir()
-    monkeypatch.setattr(load, "SHIPPED", tmp_path)
+    monkeypatch.setattr("keystone_study.policies.SHIPPED", tmp_path)
     assert shipped_policies() == {"metaworld-mix": tmp_path / "metaworld-mix"}
     assert find_policy("metaworld-mix") == tmp_path / "metaworld-mix"
     with pytest.raises(KeystoneError, match="did you mean 'metaworld-mix'"):
@@ -129,7 +129,7 @@ def test_the_commit_of_a_hub_policy_is_part_of_its_fingerprint(tmp_path, monkeyp
 
 
 MINE = """
-from keystone.policies import load_agent
+from keystone_robotics.policies import load_agent
 def make(folder, device="unsaid"):
     agent = load_agent(folder)
     agent.said = device
@@ -155,7 +155,7 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
     for name, device, says in (
         (f"my_policies:without?folder={folder}", "cpu", "unexpected keyword argument 'device'"),
         ("my_policies:make", None, "missing a required argument: 'folder'"),
-        ("my_policies:wrong", None, "is 'int': expected keystone.policies.agent.Agent"),
+        ("my_policies:wrong", None, "is 'int': expected keystone_robotics.policies.agent.Agent"),
         ("my_policies:fails", None, "failed: ValueError: no weights"),
         ("my_policies:mkae", None, "has no 'mkae': did you mean 'make'"),
         ("my_polices:make", None, "my_polices cannot be imported: ModuleNotFoundError"),

@@ -16,7 +16,7 @@ def stored(tmp_path, monkeypatch):
 def clock(monkeypatch):
     clock = HandClock()
     for module in ("measure", "auto"):
-        monkeypatch.setattr(f"keystone.profiling.{module}.clock_for", lambda device: clock)
+        monkeypatch.setattr(f"keystone_robotics.profiling.{module}.clock_for", lambda device: clock)
     return clock
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import torch
 
-from keystone.profiling.phases import PHASES
+from keystone_robotics.profiling.phases import PHASES
 
 
 class HandClock:

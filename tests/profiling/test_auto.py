@@ -12,8 +12,8 @@ import torch
 from lerobot.configs import FeatureType, PolicyFeature
 from profiling_timed import Timed
 
-import keystone
-from keystone.profiling.fingerprint import versions
+import keystone_robotics as keystone
+from keystone_robotics.profiling.fingerprint import versions
 
 OBSERVATION = torch.zeros(1, 2)
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from keystone.profiling.clocks import CudaClock, HostClock, clock_for
-from keystone.profiling.memory import CudaMeter, ProcessMeter, meter_for
+from keystone_robotics.profiling.clocks import CudaClock, HostClock, clock_for
+from keystone_robotics.profiling.memory import CudaMeter, ProcessMeter, meter_for
 
 CUDA = torch.device("cuda", 0)
 

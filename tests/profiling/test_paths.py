@@ -5,14 +5,14 @@ from functools import partial
 
 import pytest
 
-import keystone
+import keystone_robotics as keystone
 from tiny import POLICIES
 from upstream_like import contract
 
 
 @pytest.mark.parametrize("name", ["smolvla", "pi0", "pi05", "groot", "fastwam"])
 def test_policies_with_a_fast_path_take_it_however_they_are_attached_to(name, monkeypatch):
-    monkeypatch.setattr("keystone.profiling.auto.KS", (1, 4))
+    monkeypatch.setattr("keystone_robotics.profiling.auto.KS", (1, 4))
     recipe = POLICIES[name]
     policy = recipe.build().requires_grad_(False)
     predict = partial(recipe.predict, policy, recipe.batch(1))
@@ -25,7 +25,7 @@ def test_no_action_of_a_profile_is_left_to_be_executed(fails, monkeypatch):
     policy, batch = recipe.build().requires_grad_(False), recipe.batch(1)
     policy.reset()
     if fails:
-        monkeypatch.setattr("keystone.profiling.journal.Journal.conclude", lambda *args: 1 / 0)
+        monkeypatch.setattr("keystone_robotics.profiling.journal.Journal.conclude", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
         keystone.profile(policy, batch, k=4, rounds=1)
     handle = keystone.attach(policy, k=4)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-import keystone
-from keystone.profiling.phases import DENOISE, ENCODE, OTHER, SELECT, Watch
-from keystone.sample.adapter import Adapter, Seam, Window
-from keystone.sample.adapters import ADAPTERS
+import keystone_robotics as keystone
+from keystone_robotics.profiling.phases import DENOISE, ENCODE, OTHER, SELECT, Watch
+from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.families import ADAPTERS
 from tiny import POLICIES
 
 

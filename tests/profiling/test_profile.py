@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiling_timed import Timed
 
-import keystone
-from keystone import KeystoneError
-from keystone.profiling.measure import WARM_UP, Plan
+import keystone_robotics as keystone
+from keystone_robotics import KeystoneError
+from keystone_robotics.profiling.measure import WARM_UP, Plan
 
 OBSERVATION = torch.zeros(1, 2)
 
@@ -193,7 +193,7 @@ class Inside(Timed):
 
 
 KILLED = """
-import os, signal, sys, torch, keystone
+import os, signal, sys, torch, keystone_robotics as keystone
 
 class Policy(torch.nn.Module):
     def forward(self, observation):

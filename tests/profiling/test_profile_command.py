@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from keystone import KeystoneError
-from keystone.cli import main
-from keystone.profiling import Cost, Profile
-from keystone.profiling.measure import OutOfMemory
-from keystone.profiling.neighbours import SAYS, Processes, serve
-from keystone.report.cost import draw_cost
+from keystone_robotics import KeystoneError
+from keystone_robotics.cli import main
+from keystone_robotics.profiling import Cost, Profile
+from keystone_robotics.profiling.measure import OutOfMemory
+from keystone_robotics.profiling.neighbours import SAYS, Processes, serve
+from keystone_robotics.report.cost import draw_cost
 from toy import save_random_flow
 
 pytestmark = pytest.mark.xdist_group("commands")
@@ -27,7 +27,7 @@ def policy(tmp_path_factory):
 
 def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored, monkeypatch):
     monkeypatch.setattr(
-        "keystone.profiling.result.DOUBTFUL", 0.0
+        "keystone_robotics.profiling.result.DOUBTFUL", 0.0
     )  # a few rounds on a busy machine may be as odd as that
     arguments = ["profile", policy, "--k", "2", "4", "--rounds", "3", "--batch", "2", "--out", str(tmp_path)]
     assert main(arguments) == 0
@@ -56,7 +56,7 @@ def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored, mon
 
 MODULE = """
 import torch
-import keystone
+import keystone_robotics as keystone
 
 class Mine:
     def act(self, observation):
@@ -97,7 +97,7 @@ def test_an_interruption_says_how_to_go_on(policy, tmp_path, capsys, monkeypatch
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("keystone.profiling.api.measure", interrupted)
+    monkeypatch.setattr("keystone_robotics.profiling.api.measure", interrupted)
     with pytest.raises(SystemExit) as stop:
         main(["profile", policy, "--k", "2", "--out", str(tmp_path)])
     assert stop.value.code == 130
@@ -146,7 +146,7 @@ def test_a_client_that_cannot_start_is_an_error_with_its_reason(tmp_path):
 
 TALKS = """
 import runpy
-from keystone.profiling import subject
+from keystone_robotics.profiling import subject
 
 own = subject.round_of
 
@@ -155,7 +155,7 @@ def talking(*args):
     return prepare, lambda: (print("a policy that talks " * 100), act())
 
 subject.round_of = talking
-runpy.run_module("keystone.profiling.neighbours", run_name="__main__")
+runpy.run_module("keystone_robotics.profiling.neighbours", run_name="__main__")
 """
 
 
@@ -192,7 +192,7 @@ def test_a_client_makes_rounds_as_ordered_and_says_when_memory_ends(policy, monk
             raise OutOfMemory
         return noise
 
-    monkeypatch.setattr("keystone.policies.flow.FlowPolicy.sample", out_of_memory)
+    monkeypatch.setattr("keystone_study.policies.flow.FlowPolicy.sample", out_of_memory)
     wire = Wire(0, 2, 8, 4)
     serve({"policy": policy, "device": None, "batch": 1, "threads": 1}, wire, wire)
     said = [answer.removeprefix("keystone-neighbour ") for answer in wire.answers]
@@ -205,7 +205,7 @@ def test_a_client_whose_session_went_on_with_fewer_candidates_says_that_memory_e
             raise torch.cuda.OutOfMemoryError  # as on a GPU: the session halves K
         return noise
 
-    monkeypatch.setattr("keystone.policies.flow.FlowPolicy.sample", out_of_memory)
+    monkeypatch.setattr("keystone_study.policies.flow.FlowPolicy.sample", out_of_memory)
     wire = Wire(4, 8, 1, 2)
     serve({"policy": policy, "device": None, "batch": 1, "threads": 1}, wire, wire)
     said = [answer.removeprefix("keystone-neighbour ") for answer in wire.answers]

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from keystone.cli.profile import advice
-from keystone.profiling import Cost, Profile
-from keystone.profiling.memory import Peak
-from keystone.profiling.phases import PHASES
-from keystone.profiling.ranges import quantile_range
-from keystone.profiling.result import costs_of
+from keystone_robotics.cli.profile import advice
+from keystone_robotics.profiling import Cost, Profile
+from keystone_robotics.profiling.memory import Peak
+from keystone_robotics.profiling.phases import PHASES
+from keystone_robotics.profiling.ranges import quantile_range
+from keystone_robotics.profiling.result import costs_of
 
 
 def test_a_larger_k_that_is_cheaper_is_not_believed(stored):

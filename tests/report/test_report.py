@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keystone.environments import find_benchmark
-from keystone.environments.graphics import no_graphics
-from keystone.evaluate.branch import Branches
-from keystone.evaluate.results import RoundRecord
-from keystone.evaluate.settings import settings_from
-from keystone.evaluate.store import EpisodeRow
-from keystone.report.demo import pairs, separation, verdicts
-from keystone.report.film import BANNER, NoPicture, film_episode, save_film, save_strip
-from keystone.report.outcomes import draw_outcomes
-from keystone.report.page import Page
-from keystone.report.style import save
+from keystone_robotics.environments import find_benchmark
+from keystone_robotics.environments.graphics import no_graphics
+from keystone_robotics.evaluate.branch import Branches
+from keystone_robotics.evaluate.results import RoundRecord
+from keystone_robotics.evaluate.settings import settings_from
+from keystone_robotics.evaluate.store import EpisodeRow
+from keystone_robotics.report.demo import pairs, separation, verdicts
+from keystone_robotics.report.film import BANNER, NoPicture, film_episode, save_film, save_strip
+from keystone_robotics.report.outcomes import draw_outcomes
+from keystone_robotics.report.page import Page
+from keystone_robotics.report.style import save
 
 
 def record(k=8, synthesised=False):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import keystone
+import keystone_robotics as keystone
 from tiny import POLICIES
 
 

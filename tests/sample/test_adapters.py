@@ -16,15 +16,18 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.cache_utils import DynamicLayer
 
-import keystone
-from keystone.errors import KeystoneError
-from keystone.handle import Chosen, Handle
-from keystone.sample import session as session_module
-from keystone.sample.adapters import ADAPTERS, mot_flow, pi_step, xvla
-from keystone.sample.check import TOLERANCES, count_calls
-from keystone.sample.drawn import Drawn
-from keystone.sample.noise import GivenNoise, initial_noise
-from keystone.sample.widen import widen
+import keystone_robotics as keystone
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.handle import Chosen, Handle
+from keystone_robotics.sample import session as session_module
+from keystone_robotics.sample.check import TOLERANCES, count_calls
+from keystone_robotics.sample.drawn import Drawn
+from keystone_robotics.sample.families import ADAPTERS
+from keystone_robotics.sample.families.fastwam import flow as mot_flow
+from keystone_robotics.sample.families.pi import step as pi_step
+from keystone_robotics.sample.families.xvla import lerobot as xvla
+from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.noise import GivenNoise, initial_noise
 from tiny import POLICIES
 from tiny.common import seeded
 from tiny.shapes import Shapes

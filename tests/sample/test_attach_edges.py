@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import keystone
-from keystone import ActionSpace, KeystoneError
-from keystone.sample import adapter
-from keystone.sample.adapters import ADAPTERS
-from keystone.sample.drawn import Drawn
-from keystone.sample.site import SiteAdapter
+import keystone_robotics as keystone
+from keystone_robotics import ActionSpace, KeystoneError
+from keystone_robotics.sample import adapter
+from keystone_robotics.sample.drawn import Drawn
+from keystone_robotics.sample.families import ADAPTERS
+from keystone_robotics.sample.site import SiteAdapter
 
 
 class Sampler(torch.nn.Module):

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-import keystone
-from keystone.sample.shadow import shadowed
-from keystone.sample.shared.bypass import Bypass
-from keystone.sample.shared.mot import blocks_of
+import keystone_robotics as keystone
+from keystone_robotics.sample.families.fastwam.denoiser import blocks_of
+from keystone_robotics.sample.kit.bypass import Bypass
+from keystone_robotics.sample.shadow import shadowed
 from tiny import POLICIES
 
 Part = Callable[[Any], Any]

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-import keystone
-from keystone.sample.check import verify
-from keystone.sample.shared import attention, gemma, smolvla
+import keystone_robotics as keystone
+from keystone_robotics.sample.check import verify
+from keystone_robotics.sample.families.pi import denoiser as gemma
+from keystone_robotics.sample.families.smolvla import denoiser as smolvla
+from keystone_robotics.sample.kit import attention
 from tiny import POLICIES
 
 pytestmark = pytest.mark.xdist_group("coarse types")

@@ -6,9 +6,9 @@ import pytest
 import torch
 from lerobot.utils.constants import OBS_LANGUAGE_ATTENTION_MASK
 
-import keystone
-from keystone.sample.shadow import shadowed
-from keystone.sample.shared.mot import blocks_of
+import keystone_robotics as keystone
+from keystone_robotics.sample.families.fastwam.denoiser import blocks_of
+from keystone_robotics.sample.shadow import shadowed
 from tiny import POLICIES
 
 MASKS = {

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from keystone.sample.shared.cross_attention import KeysValues, compact, cross_attend, split_heads
-from keystone.sample.widen import widen
+from keystone_robotics.sample.kit.cross_attention import KeysValues, compact, cross_attend, split_heads
+from keystone_robotics.sample.kit.widen import widen
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 3e-2}
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from lerobot.policies.fastwam.configuration_fastwam import default_action_dit_config, default_video_dit_config
 
-import keystone
+import keystone_robotics as keystone
 from tiny import POLICIES
 from tiny.common import ACTION_DIM
 from tiny.fastwam import LAYERS

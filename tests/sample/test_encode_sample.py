@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-import keystone
-from keystone.errors import KeystoneError
-from keystone.sample.adapters import ADAPTERS
-from keystone.sample.noise import initial_noise
+import keystone_robotics as keystone
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.sample.families import ADAPTERS
+from keystone_robotics.sample.noise import initial_noise
 
 ADAPTER = ADAPTERS["encode/sample"]
 SHAPE = (6, 2)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import keystone
-from keystone.sample.check import TOLERANCES
-from keystone.sample.session import Session
-from keystone.sample.shared.mot import blocks_of, denoise
+import keystone_robotics as keystone
+from keystone_robotics.sample.check import TOLERANCES
+from keystone_robotics.sample.families.fastwam.denoiser import blocks_of, denoise
+from keystone_robotics.sample.session import Session
 from tiny import POLICIES
 from tiny.common import IMAGE, features
 from tiny.shapes import Shapes

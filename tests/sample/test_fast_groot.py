@@ -10,10 +10,10 @@ from lerobot.policies.groot.action_head.cross_attention_dit import DiT
 from lerobot.policies.rtc.configuration_rtc import RTCConfig
 from torch import Tensor, nn
 
-import keystone
-from keystone.sample.check import TOLERANCES
-from keystone.sample.session import Session
-from keystone.sample.shared.dit import run_blocks
+import keystone_robotics as keystone
+from keystone_robotics.sample.check import TOLERANCES
+from keystone_robotics.sample.families.groot.denoiser import run_blocks
+from keystone_robotics.sample.session import Session
 from tiny import POLICIES
 from tiny.common import patched, seeded, sharpen
 

@@ -12,8 +12,8 @@ from lerobot.policies.molmoact2.molmoact2_hf_model.inference import _clone_stati
 from lerobot.policies.rtc.configuration_rtc import RTCConfig
 from torch import Tensor, nn
 
-import keystone
-from keystone.sample.check import TOLERANCES
+import keystone_robotics as keystone
+from keystone_robotics.sample.check import TOLERANCES
 from tiny import POLICIES
 from tiny.common import patched
 from tiny.shapes import Shapes

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import keystone
-from keystone import KeystoneError
-from keystone.profiling.store import ENOUGH
-from keystone.sample.adapter import Adapter, Seam, Window
-from keystone.sample.adapters import ADAPTERS
-from keystone.sample.paths import Paths
-from keystone.sample.session import Session
-from keystone.sample.shadow import is_replaced, shadowed
-from keystone.sample.widen import widen
+import keystone_robotics as keystone
+from keystone_robotics import KeystoneError
+from keystone_robotics.profiling.store import ENOUGH
+from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.families import ADAPTERS
+from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.paths import Paths
+from keystone_robotics.sample.session import Session
+from keystone_robotics.sample.shadow import is_replaced, shadowed
 
 Draw = Callable[[Tensor, int], Tensor]
 
@@ -476,7 +476,7 @@ def test_one_candidate_is_measured_as_it_would_be_drawn(
         return own(self, context, noise)
 
     monkeypatch.setattr(Head, "sample", counted)
-    monkeypatch.setattr("keystone.profiling.auto.KS", (1, 4))
+    monkeypatch.setattr("keystone_robotics.profiling.auto.KS", (1, 4))
     keystone.attach(head, k="auto", temperature=temperature, profiles=tmp_path)
     head.sample(torch.zeros(1, 8))
     measured = 3 + ENOUGH  # of each K: to see whether it is worth trying, and in earnest

@@ -8,8 +8,8 @@ import torch
 from lerobot.policies.groot.action_head import cross_attention_dit
 from torch import Tensor, nn
 
-import keystone
-from keystone.sample.shared.dit import through_blocks
+import keystone_robotics as keystone
+from keystone_robotics.sample.families.groot.denoiser import through_blocks
 from tiny.common import seeded, sharpen
 from upstream_like import starvla_like
 
@@ -147,7 +147,7 @@ def test_step_is_one_graph_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> 
         traced.append(function)
         return torch.compile(function, backend="eager", fullgraph=True)
 
-    monkeypatch.setattr("keystone.sample.session.Session.step", trace)
+    monkeypatch.setattr("keystone_robotics.sample.session.Session.step", trace)
     framework = build(*HEADS["now"])
     handle = keystone.attach(framework, k=4, seed=0)
     ask(framework, 1)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-import keystone
-from keystone import KeystoneError
-from keystone.sample.adapters import ADAPTERS
+import keystone_robotics as keystone
+from keystone_robotics import KeystoneError
+from keystone_robotics.sample.families import ADAPTERS
 from tiny import POLICIES
 
 

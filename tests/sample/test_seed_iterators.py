@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-import keystone
+import keystone_robotics as keystone
 
 
 class Sampler(torch.nn.Module):

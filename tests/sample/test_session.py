@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-import keystone
-from keystone import KeystoneError, NoValidCandidate
-from keystone.handle import Chosen
-from keystone.sample.drawn import Drawn
-from keystone.sample.noise import initial_noise
+import keystone_robotics as keystone
+from keystone_robotics import KeystoneError, NoValidCandidate
+from keystone_robotics.handle import Chosen
+from keystone_robotics.sample.drawn import Drawn
+from keystone_robotics.sample.noise import initial_noise
 from tiny import POLICIES, Batch
 
 RECIPE = POLICIES["diffusion"]

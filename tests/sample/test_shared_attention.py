@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from keystone.sample.shared import attention
-from keystone.sample.shared.attention import (
+from keystone_robotics.sample.kit import attention
+from keystone_robotics.sample.kit.attention import (
     Attended,
     Kept,
     attend,

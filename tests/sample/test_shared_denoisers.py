@@ -11,10 +11,10 @@ from lerobot.policies.rtc.configuration_rtc import RTCConfig
 from lerobot.utils.constants import OBS_LANGUAGE_ATTENTION_MASK
 from torch import Tensor
 
-import keystone
-from keystone.errors import KeystoneError
-from keystone.sample import session
-from keystone.sample.shared import attention
+import keystone_robotics as keystone
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.sample import session
+from keystone_robotics.sample.kit import attention
 from tiny import POLICIES
 from tiny.efficient import as_on_cuda
 from tiny.shapes import Shapes
@@ -174,7 +174,9 @@ def test_prefix_is_neither_copied_nor_appended_to(name: str, policy: Any, monkey
 
 @named(NAMES)
 def test_masks_are_made_once_in_a_round(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module(f"keystone.sample.adapters.{'smolvla' if name == 'smolvla' else 'pi_step'}")
+    module = importlib.import_module(
+        f"keystone_robotics.sample.families.{'smolvla.lerobot' if name == 'smolvla' else 'pi.step'}"
+    )
     made = Mock(side_effect=module.visible_among)
     settled(policy, name, k=3, rows=2)
     monkeypatch.setattr(module, "visible_among", made)

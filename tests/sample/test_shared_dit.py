@@ -11,8 +11,8 @@ from lerobot.policies.groot.action_head.cross_attention_dit import AlternateVLDi
 from torch import Tensor, nn
 from torch.nn import functional
 
-from keystone.sample.shared.dit import SharedDiT, looks_at, recognises
-from keystone.sample.widen import widen
+from keystone_robotics.sample.families.groot.denoiser import SharedDiT, looks_at, recognises
+from keystone_robotics.sample.kit.widen import widen
 from tiny.common import seeded, sharpen
 
 WIDTH, CONTEXT_WIDTH = 24, 20

@@ -10,9 +10,10 @@ from lerobot.policies.evo1.flow_matching import BasicTransformerBlock
 from lerobot.policies.vla_jepa.action_head import DiT
 from torch import Tensor, nn
 
-from keystone.sample.shared import evo1, vla_jepa
-from keystone.sample.shared.dit import SharedDiT
-from keystone.sample.widen import widen
+from keystone_robotics.sample.families.evo1 import denoiser as evo1
+from keystone_robotics.sample.families.groot.denoiser import SharedDiT
+from keystone_robotics.sample.families.vla_jepa import denoiser as vla_jepa
+from keystone_robotics.sample.kit.widen import widen
 from tiny.common import seeded, sharpen
 
 WIDTH, TOKENS, CONTEXT = 24, 4, 9

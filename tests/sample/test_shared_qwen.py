@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from keystone.sample.shared.qwen import denoise, prepare, recognises
-from keystone.sample.widen import widen
+from keystone_robotics.sample.families.qwen.denoiser import denoise, prepare, recognises
+from keystone_robotics.sample.kit.widen import widen
 from tiny import POLICIES
 
 PROMPT, ACTIONS = 9, 5

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-import keystone
-from keystone.sample import session as session_module
-from keystone.sample import situation
-from keystone.sample.adapters import pi_step, smolvla
-from keystone.sample.situation import coarsest_type
+import keystone_robotics as keystone
+from keystone_robotics.sample import session as session_module
+from keystone_robotics.sample import situation
+from keystone_robotics.sample.families.pi import step as pi_step
+from keystone_robotics.sample.families.smolvla import lerobot as smolvla
+from keystone_robotics.sample.situation import coarsest_type
 from tiny import POLICIES
 
 

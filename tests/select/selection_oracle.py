@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keystone.select.engine import starting_order
+from keystone_robotics.select.engine import starting_order
 
 LARGEST = 1e15
 EPSILON = 1e-8

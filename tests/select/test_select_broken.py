@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import keystone
-from keystone import RULES, ActionSpace, NoValidCandidate
-from keystone.select import engine
+import keystone_robotics as keystone
+from keystone_robotics import RULES, ActionSpace, NoValidCandidate
+from keystone_robotics.select import engine
 
 NAMES = sorted(RULES)
 HUGE = [1e20, -1e20, float(np.finfo(np.float32).max), 1e16]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import keystone
-from keystone import ActionSpace, Choice, Round
+import keystone_robotics as keystone
+from keystone_robotics import ActionSpace, Choice, Round
 
 CHUNKS = np.random.default_rng(0).normal(size=(6, 4, 3))
 

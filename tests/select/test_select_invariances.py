@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from selection_oracle import KINDS, judge, shape_of
 
-import keystone
-from keystone import RULES, ActionSpace
+import keystone_robotics as keystone
+from keystone_robotics import RULES, ActionSpace
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 NAMES = sorted(RULES)

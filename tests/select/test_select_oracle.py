@@ -9,8 +9,8 @@ import pytest
 import torch
 from selection_oracle import KINDS, judge, shape_of
 
-import keystone
-from keystone.select import engine
+import keystone_robotics as keystone
+from keystone_robotics.select import engine
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float32, torch.float64)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from selection_oracle import KINDS, shape_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import keystone
-from keystone import ActionSpace
-from keystone.select import branch_free, device, early_exit, engine
-from keystone.select.metrics import LARGEST
+import keystone_robotics as keystone
+from keystone_robotics import ActionSpace
+from keystone_robotics.select import branch_free, device, early_exit, engine
+from keystone_robotics.select.metrics import LARGEST
 
 INITS = st.sampled_from(["random", "first", "farthest", "best"])
 METRICS = st.sampled_from(["l2", "l1", "cosine"])
@@ -301,7 +301,7 @@ def test_numba_missing_is_noticed(monkeypatch, caplog):
     """As in an environment without numba: importing the kernel fails, and selecting goes on without it."""
     import sys
 
-    monkeypatch.setitem(sys.modules, "keystone.select.kernel", None)
+    monkeypatch.setitem(sys.modules, "keystone_robotics.select.kernel", None)
     monkeypatch.delattr(sys.modules["keystone.select"], "kernel", raising=False)
     engine.compiled_kernel.cache_clear()
     try:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from keystone.select import rotations
-from keystone.select.rotations import WIDTHS, from_matrix, mean_rotation, to_matrix, width
+from keystone_robotics.select import rotations
+from keystone_robotics.select.rotations import WIDTHS, from_matrix, mean_rotation, to_matrix, width
 
 LAYOUTS = sorted(WIDTHS)
 EULERS = [layout for layout in LAYOUTS if layout.startswith("euler-")]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 from selection_oracle import KINDS, shape_of
 
-import keystone
-from keystone import RULES, ActionSpace, Choice, Round
-from keystone.select.rules.trimmed_mean import round_half_up
+import keystone_robotics as keystone
+from keystone_robotics import RULES, ActionSpace, Choice, Round
+from keystone_robotics.select.rules.trimmed_mean import round_half_up
 
 NAMES = sorted(RULES)
 MADE = ["mean", "cluster-mean", "trimmed-mean", "core-mean"]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-import keystone
-from keystone import Selection
+import keystone_robotics as keystone
+from keystone_robotics import Selection
 
 TWO_WAYS = np.array([0, 0.1, 0.2, 5, 5.1]).reshape(5, 1, 1)
 

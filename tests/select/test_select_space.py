@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 from test_select_rotations import LAYOUTS, written
 
-import keystone
-from keystone import ActionSpace
-from keystone.select.rotations import width
+import keystone_robotics as keystone
+from keystone_robotics import ActionSpace
+from keystone_robotics.select.rotations import width
 
 
 def numbered(k: int = 2, steps: int = 5, dims: int = 4) -> torch.Tensor:

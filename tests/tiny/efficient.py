@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from keystone.sample.shared import attention
+from keystone_robotics.sample.kit import attention
 
 from .common import patched
 

@@ -12,12 +12,12 @@ import gymnasium
 import numpy as np
 import torch
 
-from keystone.environments.benchmark import Benchmark
-from keystone.evaluate.arms import Arm
-from keystone.evaluate.settings import Settings
-from keystone.evaluate.store import Store
-from keystone.policies import load_agent
-from keystone.policies.flow import FlowConfig, FlowPolicy, save_flow
+from keystone_robotics.environments.benchmark import Benchmark
+from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.settings import Settings
+from keystone_robotics.evaluate.store import Store
+from keystone_robotics.policies import load_agent
+from keystone_study.policies.flow import FlowConfig, FlowPolicy, save_flow
 
 TASKS = ("reach", "step-fails", "reset-fails", "nan", "dies-once", "dies-always", "wide", "more-actions", "slow",
          "cannot-be-made", "close-fails")  # fmt: skip

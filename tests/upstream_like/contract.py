@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import keystone
-from keystone.handle import Chosen
-from keystone.sample import session as session_module
-from keystone.sample.noise import GivenNoise, initial_noise
+import keystone_robotics as keystone
+from keystone_robotics.handle import Chosen
+from keystone_robotics.sample import session as session_module
+from keystone_robotics.sample.noise import GivenNoise, initial_noise
 
 Predict = Callable[[], Tensor]
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import keystone
-from keystone import ActionSpace, KeystoneError
-from keystone.handle import Chosen
-from keystone.profiling.fingerprint import fingerprint_policy
-from keystone.sample.check import count_calls
+import keystone_robotics as keystone
+from keystone_robotics import ActionSpace, KeystoneError
+from keystone_robotics.handle import Chosen
+from keystone_robotics.profiling.fingerprint import fingerprint_policy
+from keystone_robotics.sample.check import count_calls
 
 from . import contract, fastwam_like, groot_like, starvla_like, xvla_like
 
@@ -123,7 +123,7 @@ def test_the_path_is_the_same_however_it_is_attached_to(
     case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
-    monkeypatch.setattr("keystone.profiling.auto.KS", (1, 4))
+    monkeypatch.setattr("keystone_robotics.profiling.auto.KS", (1, 4))
     path = "fast" if case in FAST else "plain"
     assert contract.paths(built(case), asked(case), **CASES[case].options) == dict.fromkeys(
         ("given", "auto", "profile"), path
@@ -297,7 +297,7 @@ def two_ways(head: Any, noise: Tensor, *_: Any, **__: Any) -> Tensor:
 
 def test_padding_outvotes_what_is_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """56 real and 408 padded numbers, K = 16: counted with the padding, a choice is hardly better than one sample."""
-    monkeypatch.setattr("keystone.sample.adapters.groot.denoise", two_ways)
+    monkeypatch.setattr("keystone_robotics.sample.families.groot.lerobot.denoise", two_ways)
     torch.manual_seed(0)
     model = groot_like.Model(TwoWays()).eval()
 

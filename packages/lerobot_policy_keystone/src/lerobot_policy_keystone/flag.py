@@ -11,7 +11,7 @@ from draccus.utils import is_choice_type
 from lerobot.configs import PreTrainedConfig
 from lerobot.policies.pretrained import PreTrainedPolicy
 
-from keystone.integrations import Settings
+from keystone_robotics.integrations import Settings
 from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
 from lerobot_policy_keystone.options import KeystoneOptions
 

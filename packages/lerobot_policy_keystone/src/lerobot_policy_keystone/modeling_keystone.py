@@ -6,8 +6,8 @@ from lerobot.policies.factory import get_policy_class
 from lerobot.policies.pretrained import PreTrainedPolicy
 from torch import Tensor
 
-import keystone
-from keystone.integrations import Settings
+import keystone_robotics as keystone
+from keystone_robotics.integrations import Settings
 from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
 
 

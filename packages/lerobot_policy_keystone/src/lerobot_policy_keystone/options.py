@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from keystone.integrations import Settings
+from keystone_robotics.integrations import Settings
 
 COMMON = ("k", "rule", "temperature", "seed", "metric", "fast", "compile")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import draccus
 from lerobot.async_inference.configs import PolicyServerConfig
 
-from keystone.integrations import Settings
+from keystone_robotics.integrations import Settings
 from lerobot_policy_keystone import flag, problem
 from lerobot_policy_keystone.options import KeystoneOptions
 

@@ -12,7 +12,7 @@ from lerobot.async_inference.configs import PolicyServerConfig
 from lerobot.async_inference.policy_server import PolicyServer
 from lerobot.transport import services_pb2_grpc
 
-import keystone
+import keystone_robotics as keystone
 
 RETURN_WHOLE_CHUNKS = ("pi0", "pi05", "smolvla")
 """Policies whose `predict_action_chunk` returns ``chunk_size`` steps; the others cut at ``n_action_steps`` themselves."""

@@ -1,6 +1,0 @@
-"""How other tools start KeyStone. What they share is here: settings, the environment, the log of rounds."""
-
-from keystone.integrations.round_log import RoundLog
-from keystone.integrations.settings import Settings
-
-__all__ = ["RoundLog", "Settings"]

@@ -1,6 +1,0 @@
-"""KeyStone in vla-eval's model servers: any server class with one more argument, any server script served with it."""
-
-from keystone.integrations.vla_eval.launch import serve_script
-from keystone.integrations.vla_eval.server import wrap_server
-
-__all__ = ["serve_script", "wrap_server"]

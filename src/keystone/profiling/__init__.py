@@ -1,6 +1,0 @@
-"""What K costs here: latency and memory of a round against K, measured, and the largest K worth having."""
-
-from keystone.profiling.api import profile
-from keystone.profiling.result import Cost, Profile
-
-__all__ = ["Cost", "Profile", "profile"]

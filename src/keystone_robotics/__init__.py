@@ -1,0 +1,51 @@
+"""KeyStone: draw K action chunks from one shared context, execute the one they agree on.
+
+>>> import numpy as np, keystone_robotics as keystone
+>>> left, right = np.full((11, 16, 7), -1.0), np.full((5, 16, 7), 1.0)      # two ways around an obstacle
+>>> candidates = np.concatenate([left, right]) + 0.1 * np.random.default_rng(0).normal(size=(16, 16, 7))
+>>> selection = keystone.select(candidates)
+>>> selection.sizes.tolist(), bool(selection.chunk.mean() < 0)              # eleven votes to five: left
+([11, 5], True)
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from keystone_robotics.attach import Chosen, Handle, attach, attached, detach
+from keystone_robotics.errors import KeystoneError, NoValidCandidate
+from keystone_robotics.profiling import Profile, profile
+from keystone_robotics.select import (
+    RULES,
+    ActionSpace,
+    Choice,
+    DeviceSelection,
+    Round,
+    Selection,
+    select,
+    select_on_device,
+)
+
+try:
+    __version__ = version("keystone-robotics")
+except PackageNotFoundError:  # a source tree on PYTHONPATH, not installed
+    __version__ = "0.0.0"
+
+__all__ = [
+    "RULES",
+    "ActionSpace",
+    "Choice",
+    "Chosen",
+    "DeviceSelection",
+    "Handle",
+    "KeystoneError",
+    "NoValidCandidate",
+    "Profile",
+    "Round",
+    "Selection",
+    "__version__",
+    "attach",
+    "attached",
+    "detach",
+    "profile",
+    "select",
+    "select_on_device",
+]

@@ -1,0 +1,6 @@
+"""``python -m keystone_robotics``: the command ``keystone``, of this Python and no other."""
+
+from keystone_robotics.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,84 @@
+"""The command `keystone check`: does K-wide sampling do what it claims, on this checkpoint, here?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tyro
+
+
+def run(
+    checkpoint: tyro.conf.Positional[str],
+    /,
+    k: Annotated[int, tyro.conf.arg(aliases=["-k"])] = 16,
+    device: str | None = None,
+) -> None:
+    """Prove on a LeRobot checkpoint that K candidates are what K separate calls would have given.
+
+    Draws K candidates for a made-up observation and compares each with the policy's own call under the same noise, counts how
+    often the context is encoded, and compares K = 1 and the detached policy with the policy as it was.
+
+    Args:
+        checkpoint: folder or hub name of a LeRobot checkpoint, or the name of one that comes with KeyStone.
+        k: candidates.
+        device: where to run; default as the checkpoint says.
+    """
+    import torch
+    from rich.console import Console
+
+    import keystone_robotics as keystone
+    from keystone_robotics.errors import KeystoneError
+    from keystone_robotics.named import is_reference
+    from keystone_robotics.policies.load import check_device, find_policy, find_provider
+
+    if k < 2:
+        raise KeystoneError(f"-k {k}: it takes two candidates or more to have something to check")
+    if device is not None:
+        check_device(device, here=True)
+    folder = find_policy(checkpoint)
+    if is_reference(checkpoint) or find_provider(folder) is not None:
+        raise KeystoneError(
+            f"{checkpoint} is no LeRobot checkpoint, which this command is for: `keystone profile {checkpoint}` makes the same "
+            "check in its first round"
+        )
+    from keystone_robotics.integrations.lerobot_checkpoint import load_policy, made_up_observation
+    from keystone_robotics.sample.adapter import find_adapter
+    from keystone_robotics.sample.check import count_calls
+
+    policy, preprocess, _ = load_policy(str(folder or checkpoint), device)
+    batch = preprocess(made_up_observation(policy.config))
+
+    def act() -> torch.Tensor:
+        torch.manual_seed(0)
+        policy.reset()
+        action: torch.Tensor = policy.select_action(dict(batch))
+        return action
+
+    adapter, owner = find_adapter(policy)
+    keystone.attach(policy, k=1)  # raises here, before anything runs, if the policy is one that cannot be attached to
+    with count_calls(adapter.encoders(owner)) as calls_alone:
+        single = act()
+    keystone.detach(policy)
+    plain = act()
+    if not torch.equal(single, plain):
+        raise KeystoneError("with K = 1 the policy does not act as it does without KeyStone")
+    handle = keystone.attach(policy, k=k, check="all")
+    act()
+    finding = handle.session.finding
+    with count_calls(adapter.encoders(owner)) as calls:
+        act()
+    keystone.detach(policy)
+    if finding is None:
+        raise KeystoneError("no round was drawn: select_action does not pass through the adapter's seam")
+    if calls != calls_alone:
+        raise KeystoneError(f"the context was encoded {calls} times at K = {k}, {calls_alone} without KeyStone")
+    if not torch.equal(act(), plain):
+        raise KeystoneError("after detaching, the policy does not act as it did before")
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold green]ok[/]  {policy.name} ({type(policy).__name__}), adapter {handle.adapter}")
+    console.print("    K = 1, and detached: bit-identical to the policy alone")
+    console.print(
+        f"    K = {k}: equal to {finding.compared} single calls up to {finding.difference:.1e}, on the {finding.path} path"
+    )
+    console.print(f"    encoder calls per observation: {calls}, as without KeyStone")
+    console.print(f"    {handle.last}")

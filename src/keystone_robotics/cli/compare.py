@@ -1,0 +1,58 @@
+"""``keystone compare``: is B better than A, and how sure is that?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from keystone_robotics.compare.outcomes import Mode
+from keystone_robotics.errors import KeystoneError
+
+
+def run(
+    a: Annotated[Path, tyro.conf.Positional],
+    b: Annotated[Path | None, tyro.conf.Positional] = None,
+    arms: tuple[str, ...] = (),
+    tasks: tuple[str, ...] = (),
+    paired: Mode = "auto",
+    json_path: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+    fail_on_regression: bool = False,
+) -> None:
+    """Is B better than A, and how sure is that? For results of `keystone eval`, lerobot-eval and vla-eval.
+
+    Prints rates, the difference with its interval, an exact test, whether one may stop, and a verdict in one line. Exit
+    code 0; 1 with --fail-on-regression if B is worse; 2 if something cannot be compared.
+
+    Args:
+        a: the folder of a `keystone eval`, LeRobot's eval_info.json, or vla-eval's …_aggregate.json.
+        b: what is compared with it; without it, the arms of the run A with each other.
+        arms: within one run A's arm and then those that are compared with it (default all, in the run's order); of two
+            runs A's arm and B's, or one name for both.
+        tasks: only these.
+        paired: auto pairs episodes whose initial states are shown to be the same; require makes it an error if they are
+            not; trust pairs by episode number where nothing was recorded (LeRobot with equal --seed); no does not pair.
+        json_path: write everything to this file.
+        fail_on_regression: exit with 1 if the whole interval of a difference is below zero.
+    """
+    from rich.console import Console
+
+    from keystone_robotics.compare.comparison import compare_all
+    from keystone_robotics.compare.find import choose
+    from keystone_robotics.compare.table import lines
+
+    comparisons = compare_all(choose(a, b, arms), paired, tasks)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    for comparison in comparisons:
+        console.print("\n".join(lines(comparison)))
+        console.print(comparison.verdict + "\n", style="bold")
+    if json_path is not None:
+        try:
+            json_path.parent.mkdir(parents=True, exist_ok=True)
+            json_path.write_text(json.dumps({"comparisons": [one.as_dict() for one in comparisons]}, indent=2) + "\n")
+        except OSError as error:
+            raise KeystoneError(f"cannot write {json_path}: {error.strerror}") from None
+    if fail_on_regression and any(one.regression for one in comparisons):
+        raise SystemExit(1)

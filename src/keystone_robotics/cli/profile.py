@@ -1,0 +1,125 @@
+"""The command `keystone profile`: what K costs with this policy, on this machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from keystone_robotics.errors import KeystoneError
+
+if TYPE_CHECKING:
+    from keystone_robotics.profiling import Profile
+
+
+def run(
+    policy: Annotated[str, tyro.conf.Positional],
+    k: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["-k"])] = (1, 4, 8, 16, 32),
+    tolerance: float = 0.05,
+    budget_ms: float | None = None,
+    batch: int | None = None,
+    rounds: int = 30,
+    device: str | None = None,
+    concurrent: int = 1,
+    out: Path | None = None,
+    fresh: bool = False,
+) -> None:
+    """Measure latency and memory of a round against K, and find the largest K worth having.
+
+    All K take turns, round after round; warm-up does not count. With five rounds or more the result is also kept where
+    `keystone.attach(policy, k="auto")` finds it. Interrupted, the same command goes on where it stopped.
+
+    Args:
+        policy: one that comes with KeyStone, a folder that `keystone train` or LeRobot wrote, LeRobot's name on the hub, or
+            package.module:function of a function that returns a policy and an observation for it (docs/profile.md).
+        k: candidates per round; 1 is always measured.
+        tolerance: how much longer than with K = 1 a round may take, as a fraction.
+        budget_ms: how long a round may take in nine of ten cases; then this decides.
+        batch: observations per round; default 1, or as many as the function makes.
+        rounds: measurements of each K.
+        device: where to run; default as the checkpoint says.
+        concurrent: clients that share the device; the others are processes that make rounds with the same K all the time.
+        out: folder for the table, profile.json and the figure; default out/profile/ and the policy's name, with the batch and
+            the number of clients where they are given.
+        fresh: measure anew, whatever is in the folder.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from keystone_robotics.profiling.api import JOURNAL, check_arguments, profile
+    from keystone_robotics.profiling.store import ENOUGH, profiles_folder
+    from keystone_robotics.report.cost import draw_cost
+    from keystone_robotics.report.style import save
+
+    try:
+        check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch)
+    except (ValueError, TypeError) as error:
+        raise KeystoneError(str(error)) from None
+    folder = out or Path("out/profile") / _folder_name(policy, batch, concurrent)
+    written = [folder / f"profile.{kind}" for kind in ("md", "json", "png", "svg")]
+    if any(path.exists() for path in written) and not (folder / JOURNAL).exists():
+        raise KeystoneError(
+            f"{folder} has a file named profile that is not of this command: choose another folder with --out"
+        )
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    measured = False
+
+    def redraw(done: int, total: int) -> None:
+        nonlocal measured
+        measured = True
+        bar.update(task, completed=done, total=total, refresh=True)
+
+    try:
+        # redrawn between measurements only: a thread that redraws would take turns with what is timed
+        with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
+            task = bar.add_task("", total=None)
+            found = profile(
+                policy, k=k, tolerance=tolerance, budget_ms=budget_ms, batch=batch, rounds=rounds, device=device,
+                concurrent=concurrent, out=folder, fresh=fresh, progress=redraw,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        console.print(f"stopped; {folder}: run the same command again to go on from here", style="bold yellow")
+        raise SystemExit(130) from None
+    console.print(str(found))
+    if not measured:
+        console.print(
+            f"nothing was measured now: {folder} has all these rounds (--fresh measures anew)", style="yellow"
+        )
+    console.print(advice(found), style="bold green")
+    (folder / "profile.md").write_text(str(found) + "\n")
+    paths = save(draw_cost(found), folder, "profile")
+    console.print(f"wrote {', '.join(path.name for path in paths)}, profile.md and profile.json to {folder}")
+    if found.doubt:
+        console.print('not kept for k="auto", because it is not to be believed (see above)', style="bold yellow")
+    elif (count := min(cost.rounds for cost in found.costs)) < ENOUGH:
+        console.print(f'not kept for k="auto": {count} rounds of each K are a trial, --rounds {ENOUGH} or more count')
+    else:
+        console.print(f'kept for k="auto", which gives K = {found.best()} from now on, in {profiles_folder()}')
+
+
+def _folder_name(policy: str, batch: int | None, clients: int) -> str:
+    """What a profile's folder is called.
+
+    >>> _folder_name("lerobot/pi05_base", None, 1), _folder_name("./mine", 2, 3)
+    ('lerobot-pi05_base', 'mine-batch-2-clients-3')
+    """
+    name = re.sub(r"[^\w.-]+", "-", policy).strip("-.") or "policy"
+    return name + (f"-batch-{batch}" if batch else "") + (f"-clients-{clients}" if clients > 1 else "")
+
+
+def advice(found: Profile) -> str:
+    """What to do with the result, in one line."""
+    if found.doubt:
+        return "no K can be told from this"
+    k, load = found.best(), f" with {found.clients[-1]} clients" if len(found.clients) > 1 else ""
+    if k > 1:
+        return f'K = {k}{load}: keystone.attach(policy, k={k}), or k="auto"'
+    if found.budget_ms is not None and found.within_budget() is None:
+        alone = found.of(found.clients[-1])[0].p90
+        return f"K = 1: the policy by itself takes {alone:.3g} ms or more in one round of ten, beyond the budget"
+    if found.budget_ms is not None:
+        return "K = 1: no larger K that was tried stays within the budget"
+    return "K = 1: no larger K that was tried is free here; if a round may take longer, say how long with --budget-ms"

@@ -1,0 +1,87 @@
+"""Which reader a path is for, and which of its arms are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from keystone_robotics.compare.files import read_json
+from keystone_robotics.compare.outcomes import Outcomes
+from keystone_robotics.compare.read_lerobot import FILE as LEROBOT_FILE
+from keystone_robotics.compare.read_lerobot import is_lerobot, read_lerobot
+from keystone_robotics.compare.read_run import read_run
+from keystone_robotics.compare.read_vla_eval import PATTERN, is_vla_eval, read_vla_eval, read_vla_eval_folder
+from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_robotics.evaluate.store import FILE as STORE_FILE
+
+EXPECTED = f"the folder of a `keystone eval`, LeRobot's {LEROBOT_FILE} or vla-eval's {PATTERN} (or their folder)"
+
+
+def read(path: Path) -> list[Outcomes]:
+    """All arms at a path: a run has as many as were rolled out, another tool's file has one.
+
+    Raises:
+        KeystoneError: if nothing is there that can be read.
+    """
+    if not path.exists():
+        beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+        hint = f" ({nearest_name(path.name, beside)})" if 0 < len(beside) <= 30 else ""
+        raise KeystoneError(f"{path} does not exist{hint}: expected {EXPECTED}")
+    if path.is_dir():
+        return _read_folder(path)
+    if path.name == STORE_FILE:
+        return read_run(path.parent)
+    document = read_json(path)
+    if is_lerobot(document):
+        return [read_lerobot(path)]
+    if is_vla_eval(document):
+        return [read_vla_eval(path)]
+    raise KeystoneError(f"{path} is no result that can be compared: expected {EXPECTED}")
+
+
+def _read_folder(folder: Path) -> list[Outcomes]:
+    if (folder / STORE_FILE).is_file():
+        return read_run(folder)
+    if (folder / LEROBOT_FILE).is_file():
+        return [read_lerobot(folder / LEROBOT_FILE)]
+    if any(folder.glob(PATTERN)):
+        return [read_vla_eval_folder(folder)]
+    raise KeystoneError(f"{folder} holds no result: expected {EXPECTED}")
+
+
+def choose(first: Path, second: Path | None, arms: Sequence[str] = ()) -> list[Outcomes]:
+    """The arms to compare: the first is what the others are compared with.
+
+    Args:
+        first: where A is, or a run that holds all arms.
+        second: where B is; None to compare within `first`.
+        arms: within one run A and then those compared with it (default all); with two A's and B's, or one for both.
+
+    Raises:
+        KeystoneError: if an arm is unknown or it is not clear which are meant.
+    """
+    ours = read(first)
+    if second is None:
+        chosen = [_named(ours, name, first) for name in arms] if arms else ours
+        if len(chosen) < 2:
+            raise KeystoneError(
+                f"{first} gives one arm ({chosen[0].name}) and a comparison needs two: give a second result, or --arms with "
+                f"two of {', '.join(one.name for one in ours)}"
+            )
+        return chosen
+    theirs = read(second)
+    if len(arms) > 2:
+        raise KeystoneError(f"--arms {' '.join(arms)}: of two results expected one name, or A's and B's")
+    names = (arms[0], arms[-1]) if arms else (None, None)
+    return [_named(ours, names[0], first), _named(theirs, names[1], second)]
+
+
+def _named(outcomes: Sequence[Outcomes], name: str | None, path: Path) -> Outcomes:
+    known = [one.name for one in outcomes]
+    if name is None or (len(outcomes) == 1 and outcomes[0].tool != "keystone"):
+        if len(outcomes) > 1:
+            raise KeystoneError(f"{path} holds {len(outcomes)} arms, say which with --arms: {', '.join(known)}")
+        return outcomes[0]
+    if name not in known:
+        raise KeystoneError(f"{path} has no arm {name!r}: {nearest_name(name, known)}")
+    return outcomes[known.index(name)]

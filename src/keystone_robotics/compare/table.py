@@ -1,0 +1,112 @@
+"""A comparison as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keystone_robotics.compare.comparison import Comparison, Contrast, Rate
+
+
+def lines(comparison: Comparison) -> list[str]:
+    """For the terminal: the table, then what it rests on; the verdict is not among them."""
+    one = comparison.overall
+    return [
+        f"A  {comparison.a}  ({comparison.a_source})",
+        f"B  {comparison.b}  ({comparison.b_source})",
+        comparison.pairing.reason,
+        *(f"note: {note}" for note in comparison.notes),
+        "",
+        *_aligned(_rows(comparison)),
+        "",
+        *_repeats(one),
+        f"interval of Δ: {one.interval_by}; test: {one.test}",
+        _sequential(comparison),
+        *_time(comparison),
+        *_errors(one),
+    ]
+
+
+def _rows(comparison: Comparison) -> list[list[str]]:
+    contrasts = [*(comparison.tasks if len(comparison.tasks) > 1 else ()), comparison.overall]
+    columns = [
+        ("task", [one.task for one in contrasts]),
+        ("n", [_number(one) for one in contrasts]),
+        ("A, %", [_percent(one.a) for one in contrasts]),
+        ("B, %", [_percent(one.b) for one in contrasts]),
+        ("Δ, points", [f"{100 * one.difference:+.1f} {_bounds(one.interval, '+.1f')}" for one in contrasts]),
+        ("only B/A", ["" if one.discordant is None else "{}/{}".format(*one.discordant) for one in contrasts]),
+        ("p", [_p(one.p) for one in contrasts]),
+        (
+            "p, Holm",
+            [*(_p(one.p_holm) for one in contrasts[:-1]), _p(comparison.overall.p_holm) if comparison.arms > 1 else ""],
+        ),
+        ("would show", [f"±{100 * one.detectable:.0f}" for one in contrasts]),
+    ]
+    kept = [(heading, values) for heading, values in columns if any(values)]
+    return [[heading for heading, _ in kept], *(list(row) for row in zip(*(values for _, values in kept), strict=True))]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+
+
+def _number(contrast: Contrast) -> str:
+    """Episodes, and of how many initial states if these are fewer; both arms' where they differ."""
+    both = [_episodes(contrast.a), _episodes(contrast.b)]
+    return both[0] if both[0] == both[1] else " / ".join(both)
+
+
+def _episodes(rate: Rate) -> str:
+    return str(rate.episodes) if rate.episodes == rate.states else f"{rate.episodes} ({rate.states})"
+
+
+def _percent(rate: Rate) -> str:
+    return f"{100 * rate.rate:.1f} {_bounds(rate.interval, '.1f')}"
+
+
+def _bounds(interval: tuple[float, float], form: str) -> str:
+    return "[" + ", ".join(format(100 * bound, form) for bound in interval) + "]"
+
+
+def _p(value: float) -> str:
+    return "<0.0001" if value < 0.0001 else f"{value:.4f}" if value < 0.1 else f"{value:.2f}"
+
+
+def _repeats(one: Contrast) -> list[str]:
+    if one.a.repeats is None or one.b.repeats is None:
+        return []
+    text = ", ".join(
+        f"{name} {100 * mean:.1f} ± {100 * spread:.1f}"
+        for name, (mean, spread) in (("A", one.a.repeats), ("B", one.b.repeats))
+    )
+    return [f"mean ± std across repeats: {text}"]
+
+
+def _sequential(comparison: Comparison) -> str:
+    bets = comparison.sequential
+    stop = "" if bets.decided_at is None else f", {bets.decision} since state {bets.decided_at}"
+    return (
+        f"sequential: e = {bets.b_better:.3g} for B, {bets.a_better:.3g} for A after {bets.states} initial states, "
+        f"{bets.threshold:.0f} needed: {bets.advice}{stop}"
+    )
+
+
+def _time(comparison: Comparison) -> list[str]:
+    if comparison.time is None:
+        return []
+    what, before, after = comparison.time
+    unit, scale = ("s", 1e3) if what == "one episode" else ("ms", 1.0)
+    ratio = f" (×{after / before:.2f})" if before > 0 else ""
+    return [f"{what}: {before / scale:.1f} {unit} → {after / scale:.1f} {unit}{ratio}"]
+
+
+def _errors(one: Contrast) -> list[str]:
+    if not (one.a.errors or one.b.errors):
+        return []
+    return [f"errors, counted as failures: A {one.a.errors}, B {one.b.errors}"]

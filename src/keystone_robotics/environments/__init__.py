@@ -1,0 +1,34 @@
+"""Benchmarks as gymnasium environments. Needs the extra ``eval``; a new benchmark is one short file and one line here."""
+
+from __future__ import annotations
+
+from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
+from keystone_robotics.environments.lerobot import LEROBOT, LeRobotBenchmark
+from keystone_robotics.environments.metaworld import MetaWorld
+from keystone_robotics.environments.pusht import PushT
+from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_robotics.named import is_reference, make_named
+
+__all__ = ["BENCHMARKS", "Array", "Benchmark", "Observation", "find_benchmark"]
+
+BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (MetaWorld(), PushT())}
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """A benchmark by name; ``lerobot:libero`` or ``lerobot:libero?task=libero_10`` is one of LeRobot's environments,
+    ``package.module:Name`` or ``package.module:Name?option=value`` a `Benchmark` of the user's own, or what makes one.
+
+    >>> find_benchmark("metaworld").name
+    'metaworld'
+    >>> find_benchmark("metawurld")
+    Traceback (most recent call last):
+    keystone_robotics.errors.KeystoneError: unknown environment 'metawurld': did you mean 'metaworld'? ...
+    """
+    if name.startswith(LEROBOT):
+        return LeRobotBenchmark(name)
+    if is_reference(name):
+        return make_named(name, Benchmark)  # type: ignore[type-abstract]
+    if name not in BENCHMARKS:
+        known = [*BENCHMARKS, f"{LEROBOT}TYPE", "package.module:Name"]
+        raise KeystoneError(f"unknown environment {name!r}: {nearest_name(name, known)}")
+    return BENCHMARKS[name]

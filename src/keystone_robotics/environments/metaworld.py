@@ -1,0 +1,121 @@
+"""Meta-World: fifty manipulation tasks of a simulated Sawyer arm (MuJoCo), with states as observations."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from keystone_robotics.environments.benchmark import Benchmark, Observation
+from keystone_robotics.environments.graphics import OFF, choose_backend, no_graphics
+from keystone_robotics.errors import KeystoneError, nearest_name
+
+STATE = 39  #: numbers in Meta-World's own observation: hand, gripper and objects now and one step ago, and the goal
+ROBOT = 4  #: the first of them: the hand's position (m) and the gripper's opening
+FRAME = 256  #: pixels of a rendered image, in both directions
+CAMERA = "corner2"  #: hangs upside down; the image is turned round
+#: Where that camera is moved, as most who train on images do, so that the table fills the image.
+NEARER = (0.75, 0.075, 0.7)
+
+
+@functools.cache
+def _classes() -> dict[str, Any]:
+    choose_backend()
+    try:
+        from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+    except ImportError as error:
+        raise KeystoneError(f'Meta-World is not installed ({error}): pip install "keystone-robotics[eval]"') from error
+    except Exception as error:  # MuJoCo looks for OpenGL when it is imported, and fails in many ways
+        raise no_graphics(error) from error
+    return dict(sorted(ALL_V3_ENVIRONMENTS.items()))
+
+
+class MetaWorldEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
+    """One task. Actions are (4,): the hand's motion in x, y, z and the gripper's effort, each from -1 to 1.
+
+    Observations are ``agent_pos`` (4,), the robot's own state, and ``environment_state`` (39 + 50,): Meta-World's observation
+    with the goal in sight, then which of the fifty tasks it is (one of them 1, as in Meta-World's MT50).
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012 (gymnasium's own form)
+
+    def __init__(self, task: str, render: bool = False) -> None:
+        classes = _classes()
+        if task not in classes:
+            raise KeystoneError(f"Meta-World has no task {task!r}: {nearest_name(task, classes)}")
+        self.render_mode = "rgb_array" if render else None
+        self.sim: Any = classes[task](
+            render_mode=self.render_mode, camera_name=CAMERA if render else None, width=FRAME, height=FRAME
+        )
+        sim = self.sim
+        if render:
+            sim.model.camera(CAMERA).pos = NEARER
+        sim._partially_observable = False  # the goal is in the observation, as in MT1 and MT50
+        # cached while the goal was hidden: it would clip the goal to zero
+        vars(sim).pop("sawyer_observation_space", None)
+        sim._set_task_called = True  # no task object: the initial state follows from the seed alone
+        sim._freeze_rand_vec, sim.seeded_rand_vec = False, True
+        self._task = np.zeros(len(classes), np.float32)
+        self._task[list(classes).index(task)] = 1.0
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+        inf = np.inf
+        self.observation_space = gymnasium.spaces.Dict(
+            agent_pos=gymnasium.spaces.Box(-inf, inf, (ROBOT,), np.float32),
+            environment_state=gymnasium.spaces.Box(-inf, inf, (STATE + len(classes),), np.float32),
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.sim.seed(seed)
+        state, _ = self.sim.reset()
+        data = self.sim.data
+        initial = np.concatenate([data.qpos, data.qvel, data.mocap_pos.ravel(), state])
+        return self._observation(state), {"success": False, "initial_state": initial}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        state, reward, _, truncated, info = self.sim.step(np.asarray(action, np.float32))
+        success = bool(info["success"])
+        return self._observation(state), float(reward), success, truncated, {"success": success}
+
+    def render(self) -> NDArray[np.uint8]:
+        """(256, 256, 3) the table, seen from its corner."""
+        if os.environ.get("MUJOCO_GL") == OFF:
+            raise no_graphics("no OpenGL library was found")
+        try:
+            image: NDArray[np.uint8] = self.sim.render()
+        except Exception as error:
+            raise no_graphics(error) from error
+        return np.ascontiguousarray(image[::-1, ::-1])
+
+    def close(self) -> None:
+        self.sim.close()
+
+    def _observation(self, state: NDArray[np.float64]) -> Observation:
+        numbers = state.astype(np.float32)
+        return {"agent_pos": numbers[:ROBOT].copy(), "environment_state": np.concatenate([numbers, self._task])}
+
+
+class MetaWorld(Benchmark):
+    """All fifty tasks of Meta-World 3.
+
+    >>> MetaWorld().tasks()[0]
+    'assembly-v3'
+    """
+
+    name = "metaworld"
+
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(_classes())
+
+    def make(self, task: str, render: bool = False) -> MetaWorldEnv:
+        return MetaWorldEnv(task, render)
+
+    def max_steps(self, task: str) -> int:
+        return 200

@@ -1,0 +1,38 @@
+"""Errors that callers may want to catch by name, and the wording they share."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class KeystoneError(Exception):
+    """What went wrong with a policy, a checkpoint or its candidates; wrong arguments are ValueError and TypeError.
+
+    >>> issubclass(NoValidCandidate, KeystoneError)
+    True
+    """
+
+
+class NoValidCandidate(KeystoneError, ValueError):
+    """Every candidate of a round holds a NaN or an infinity, so there is nothing safe to execute.
+
+    >>> import numpy as np, keystone_robotics as keystone
+    >>> try:
+    ...     keystone.select(np.full((4, 8, 7), np.nan))
+    ... except keystone.NoValidCandidate as error:
+    ...     print(error)
+    none of the 4 candidates is finite: the policy's output is broken (NaN or Inf), nothing was selected
+    """
+
+
+def nearest_name(name: object, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: the closest known one, then all of them.
+
+    >>> nearest_name("mediod", ["medoid", "mean"])
+    "did you mean 'medoid'? Known: mean, medoid"
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Known: {', '.join(names)}"

@@ -1,0 +1,125 @@
+"""A Ray cluster: this machine's cores, or a cluster that is already there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.executors import TRIES
+from keystone_robotics.evaluate.results import ShardResult, given_up
+from keystone_robotics.evaluate.settings import Settings, Shard
+
+
+class RayCluster:
+    """An executor on Ray. A shard whose worker dies is tried again by Ray, three times in all.
+
+    Args:
+        address: "local" starts a cluster on this machine, "auto" finds the running one, or the address of one. In a process
+            that is connected to a cluster already, that one is used, and the connection stays.
+        workers: how many shards run at once; None as many as the cluster has CPUs.
+        gpus: share of a GPU that each worker needs.
+    """
+
+    def __init__(self, address: str = "local", workers: int | None = None, gpus: float = 0.0) -> None:
+        self.address, self.workers, self.gpus = address, workers, gpus
+
+    def __call__(self, settings: Settings, shards: Sequence[Shard]) -> Iterator[ShardResult]:
+        if not shards:
+            return
+        with self._connected() as ray:
+            from keystone_robotics.evaluate.worker import run_shard
+
+            on_cluster = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)
+            remote = on_cluster(run_shard)
+            resources = ray.cluster_resources()
+            if resources.get("GPU", 0.0) < self.gpus:
+                raise KeystoneError(f"--gpus {self.gpus:g}: the Ray cluster has {resources.get('GPU', 0.0):g}")
+            limit = self.workers or max(1, int(resources.get("CPU", 1)))
+            _try_out(ray, on_cluster(_start), settings)
+            waiting, running = deque(shards), dict[Any, Shard]()
+            try:
+                while waiting or running:
+                    while waiting and len(running) < limit:
+                        shard = waiting.popleft()
+                        running[remote.remote(settings, shard)] = shard
+                    (done, *_), _ = ray.wait(list(running), num_returns=1)
+                    shard = running.pop(done)
+                    try:
+                        yield ray.get(done)
+                    except ray.exceptions.RayTaskError as error:
+                        raise _own(error) from None
+                    except _deaths(ray):
+                        yield given_up(settings, shard, f"its Ray worker died {TRIES} times")
+            finally:
+                for reference in running:
+                    ray.cancel(reference, force=True)
+
+    def _knock(self) -> None:
+        """Whether anybody answers at an address; Ray itself would try for minutes."""
+        host, colon, port = self.address.rpartition("://")[2].rpartition(":")
+        if colon and port.isdigit():
+            socket.create_connection((host, int(port)), timeout=10.0).close()
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Any]:
+        try:
+            import ray
+        except ImportError:
+            raise KeystoneError('--ray needs Ray: pip install "keystone-robotics[ray]"') from None
+        if ray.is_initialized():
+            yield ray
+            return
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's way from now on; it warns otherwise
+        options: dict[str, Any] = {
+            "address": self.address,
+            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
+            "log_to_driver": False,
+            "logging_level": "error",
+        }
+        if self.address == "local":
+            options |= {"num_cpus": self.workers or os.cpu_count(), "include_dashboard": False}
+        try:
+            self._knock()
+            ray.init(**options)
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise KeystoneError(f"no Ray cluster at {self.address!r}: {error}") from error
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _start(settings: Settings) -> None:
+    """In a Ray worker: load the policy."""
+    from keystone_robotics.evaluate.worker import start
+
+    start(settings)
+
+
+def _try_out(ray: Any, begin: Any, settings: Settings) -> None:
+    """One worker first: if not even that can start, no shard is to blame, and nothing is to be stored."""
+    try:
+        ray.get(begin.remote(settings))
+    except ray.exceptions.RayTaskError as error:
+        raise _own(error) from None
+    except _deaths(ray) as error:
+        raise KeystoneError(
+            f"a Ray worker died {TRIES} times while it loaded the policy, so nothing was rolled out: out of memory, or "
+            "something that is imported ends the process. Ray's logs say more"
+        ) from error
+
+
+def _own(error: Any) -> Exception:
+    """What a worker raised, where it is in words for the user."""
+    found: Exception = error.cause if isinstance(error.cause, (KeystoneError, ImportError)) else error
+    return found
+
+
+def _deaths(ray: Any) -> tuple[type[Exception], ...]:
+    kinds = ray.exceptions
+    return kinds.WorkerCrashedError, kinds.RayActorError, kinds.NodeDiedError, kinds.OutOfMemoryError

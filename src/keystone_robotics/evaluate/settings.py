@@ -1,0 +1,208 @@
+"""What an evaluation is: its settings, and the fixed groups of episodes that it is made of."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.sample.noise import mix
+from keystone_robotics.select.rules import RULES
+from keystone_robotics.select.rules.checks import whole
+
+#: The policy as it is; the control that costs nothing; the paper's rule; the one that did best in docs/study.md.
+DEFAULT_ARMS = tuple(map(Arm.parse, ("first", "first:temperature=0.6", "keystone:k=16", "core-mean:k=16")))
+#: Demonstrations begin at states with seeds from here on; those of evaluations lie below.
+DEMONSTRATIONS = 2**30
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Episodes of one arm, repeat and task that are rolled out together as one batch. Because it is fixed, results do not
+    depend on who rolls it out, how many workers there are, or what was interrupted.
+
+    Attributes:
+        arm: how chunks are chosen.
+        task: of all its episodes.
+        repeat: which of the repeats; each has noise of its own.
+        first: number of the first episode.
+        count: number of episodes.
+    """
+
+    arm: Arm
+    task: str
+    repeat: int
+    first: int
+    count: int
+
+    @property
+    def episodes(self) -> range:
+        return range(self.first, self.first + self.count)
+
+    def __str__(self) -> str:
+        return f"{self.arm} {self.task} repeat {self.repeat} episodes {self.first}-{self.first + self.count - 1}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the outcome of an evaluation.
+
+    Attributes:
+        policy: name of a shipped policy, folder, LeRobot's name on the hub, or ``package.module:function``.
+        env: name of a benchmark, see `keystone_robotics.environments.find_benchmark`.
+        tasks: of the benchmark; every arm does all of them.
+        episodes: initial states per task, the same for all arms and repeats.
+        repeats: of every episode, with fresh policy noise.
+        arms: what is compared; the first is what the others are compared with.
+        seed: of initial states and policy noise.
+        shard: episodes that are rolled out together.
+        max_steps: after which an episode has failed; None is the benchmark's number.
+        execute: steps of a chunk that are executed before the next round; None is the policy's number.
+        device: of the policy; None is its checkpoint's.
+        keep_rounds: store the candidates of every round, for reports.
+        any_task: also those that the policy was not trained on.
+        fingerprint: of the policy's files, which workers compare with what they find; None compares nothing.
+    """
+
+    policy: str
+    env: str
+    tasks: tuple[str, ...]
+    episodes: int = 50
+    repeats: int = 1
+    arms: tuple[Arm, ...] = DEFAULT_ARMS
+    seed: int = 0
+    shard: int = 25
+    max_steps: int | None = None
+    execute: int | None = None
+    device: str | None = None
+    keep_rounds: bool = False
+    any_task: bool = False
+    fingerprint: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "repeats", "shard"):
+            whole(name, getattr(self, name))
+        for name in ("max_steps", "execute"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name))
+        whole("seed", self.seed, least=0)
+        if not self.arms:
+            raise KeystoneError("no arm was given: --arm first --arm keystone:k=16, say")
+        for kind, names in (("arm", [str(arm) for arm in self.arms]), ("task", list(self.tasks))):
+            twice = {name for name in names if names.count(name) > 1}
+            if twice:
+                raise KeystoneError(f"{kind} {min(twice)!r} was given twice")
+        if not self.tasks:
+            raise KeystoneError("no task was given")
+        if self.episodes > 100_000 or self.seed > 10_000:
+            raise KeystoneError("expected at most 100,000 episodes per task and a seed of at most 10,000")
+
+    def shards(self) -> list[Shard]:
+        """All of them: arms side by side, so that their rates can be watched; one task after the other, so that its
+        environments are made once.
+        """
+        return [
+            Shard(arm, task, repeat, first, min(self.shard, self.episodes - first))
+            for task in self.tasks
+            for repeat in range(self.repeats)
+            for first in range(0, self.episodes, self.shard)
+            for arm in self.arms
+        ]
+
+    def initial_seed(self, episode: int) -> int:
+        """For ``env.reset``: the same for all arms and repeats, and never that of a demonstration."""
+        return (self.seed * 100_000 + episode) % DEMONSTRATIONS
+
+    def noise_seed(self, repeat: int, task: str, episode: int, round: int) -> int:
+        """Of the policy's noise: the same for all arms, so that the noise of K = 1 is candidate 0 of K's."""
+        return mix(self.seed, repeat, zlib.crc32(task.encode()), episode, round)
+
+    def asks_for(self, task: str, repeat: int, episode: int) -> bool:
+        """Whether an episode belongs to it; a store may hold more, of earlier calls."""
+        return task in self.tasks and repeat < self.repeats and episode < self.episodes
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change when a run is resumed. Arms, tasks, episodes and repeats may be added."""
+        names = ("env", "seed", "shard", "max_steps", "execute", "device", "keep_rounds")
+        return {name: getattr(self, name) for name in names}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as in a YAML file."""
+        values = {**asdict(self), "tasks": list(self.tasks), "arms": [str(arm) for arm in self.arms]}
+        return {name: values[name] for name in _GIVEN}
+
+
+#: What users say; the fingerprint is found out.
+_GIVEN = [name for name in Settings.__dataclass_fields__ if name != "fingerprint"]
+
+
+def settings_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -> Settings:
+    """Settings from plain values, checked; None means not given.
+
+    >>> arms = ["first", {"rule": "medoid", "k": 4}]
+    >>> settings_from({"policy": "p", "env": "pusht", "tasks": ["pusht"], "arms": arms}).arms[1].k
+    4
+    """
+    for name in given:
+        if name not in _GIVEN:
+            raise KeystoneError(f"unknown setting {name!r}: {nearest_name(name, _GIVEN)}")
+    values = {name: value for name, value in given.items() if value is not None}
+    for name in ("policy", "env"):
+        if not isinstance(values.get(name), str):
+            raise KeystoneError(f"{name}={values.get(name)!r}: expected a name, --{name} …")
+    values["tasks"] = tuple(_listed("tasks", values.get("tasks") or default_tasks))
+    for task in values["tasks"]:
+        if not isinstance(task, str):
+            raise KeystoneError(f"task {task!r}: expected a name")
+    if "arms" in values:
+        values["arms"] = tuple(_arm(arm) for arm in _listed("arms", values["arms"]))
+    checks = (("device", str, "a name"), ("keep_rounds", bool, "true or false"), ("any_task", bool, "true or false"))
+    for name, kind, wanted in checks:
+        if not isinstance(values.get(name, kind()), kind):
+            raise KeystoneError(f"{name}={values[name]!r}: expected {wanted}")
+    try:
+        return Settings(**values)
+    except (TypeError, ValueError) as error:
+        raise KeystoneError(str(error)) from None
+
+
+def _listed(name: str, value: Any) -> Sequence[Any]:
+    """One thing may be given instead of a list of one."""
+    if isinstance(value, (str, Mapping)):
+        return [value]
+    if not isinstance(value, (list, tuple)):
+        raise KeystoneError(f"{name}={value!r}: expected a list")
+    return value
+
+
+def _arm(value: Any) -> Arm:
+    if isinstance(value, Mapping) and "rule" in value:
+        rest = {str(name): item for name, item in value.items() if name != "rule"}
+        try:
+            return Arm.make(str(value["rule"]), rest)
+        except (TypeError, ValueError) as error:
+            raise KeystoneError(f"arm {dict(value)}: {error}") from None
+    if not isinstance(value, str):
+        raise KeystoneError(f"arm {value!r}: expected text (keystone:k=16) or a mapping with a rule")
+    return Arm.parse(value)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The settings in a YAML file."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        an_arm = str(path).partition(":")[0] in RULES
+        hint = f": every arm takes an --arm of its own, as in --arm {path}" if an_arm else ""
+        raise KeystoneError(f"there is no file {path}{hint}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise KeystoneError(f"{path} cannot be read as YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise KeystoneError(f"{path}: expected settings such as `policy: …`, one a line")
+    return content

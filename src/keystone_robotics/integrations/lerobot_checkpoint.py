@@ -1,0 +1,59 @@
+"""A LeRobot policy from a checkpoint, and an observation to try it on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from keystone_robotics.errors import KeystoneError
+
+
+def load_policy(path: str, device: str | None = None) -> tuple[Any, Any, Any]:
+    """The policy of a checkpoint (a folder or a hub name), ready to act, and its pre- and post-processor."""
+    folder = Path(path)
+    if not folder.exists() and (folder.is_absolute() or path.startswith(".") or path.count("/") > 1):
+        raise KeystoneError(
+            f"there is no folder {path}: expected a LeRobot checkpoint, or a hub name such as lerobot/smolvla_base"
+        )
+    if folder.exists() and not (folder / "config.json").is_file():
+        raise KeystoneError(
+            f"{path} holds no config.json: expected a LeRobot checkpoint (a folder named pretrained_model)"
+        )
+    try:
+        from lerobot.configs import PreTrainedConfig
+        from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+    except ImportError as error:
+        raise KeystoneError(
+            f"LeRobot is needed to load {path} ({error}): pip install 'keystone-robotics[lerobot]'"
+        ) from error
+    try:
+        config = PreTrainedConfig.from_pretrained(path, cli_overrides=[f"--device={device}"] if device else [])
+    except Exception as error:
+        raise KeystoneError(f"{path} is not a LeRobot checkpoint: {error}") from error
+    config.pretrained_path = path
+    policy = get_policy_class(config.type).from_pretrained(path, config=config).to(config.device).eval()
+    overrides = {"device_processor": {"device": str(config.device)}}
+    try:
+        preprocess, postprocess = make_pre_post_processors(
+            config, pretrained_path=path, preprocessor_overrides=overrides
+        )
+    except Exception as error:
+        if folder.exists() and not (folder / "policy_preprocessor.json").is_file():
+            raise KeystoneError(
+                f"{path} holds no policy_preprocessor.json: policy.save_pretrained writes the policy alone; "
+                "save its processors there too (save_pretrained of both), or attach to the policy itself, in Python"
+            ) from error
+        raise KeystoneError(f"{path}: its processors cannot be loaded: {error}") from error
+    return policy, preprocess, postprocess
+
+
+def made_up_observation(config: Any, seed: int = 0) -> dict[str, Any]:
+    """One observation of the shapes that a policy's configuration asks for, with random numbers in it."""
+    generator = torch.Generator().manual_seed(seed)
+    observation: dict[str, Any] = {"task": "pick up the cube"}
+    for name, feature in config.input_features.items():
+        if name.startswith("observation"):
+            observation[name] = torch.rand(feature.shape, generator=generator)
+    return observation

@@ -1,0 +1,87 @@
+"""Two rounds before the first request: the sampler is compiled, the self-check made and an automatic K found by then."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.handle import Handle
+from keystone_robotics.sample.families.pi.openpi_policy import is_policy
+from keystone_robotics.sample.noise import aside
+
+log = logging.getLogger("keystone")
+
+#: The cameras of openpi's models, and what its transforms resize their images to.
+CAMERAS, RESOLUTION = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb"), (224, 224)
+
+
+def warm_up(handle: Handle) -> bool:
+    """Let an attached openpi `Policy` answer a made-up observation, twice: a compiled step that has seen instructions of two
+    lengths takes any. Nothing of it is counted, logged or remembered, and random numbers are what they would have been.
+
+    Returns:
+        Whether it went well; if not, a warning says why, and the first request does without.
+
+    Raises:
+        KeystoneError: if the self-check fails, as it would at the first request.
+    """
+    policy, session = handle.session.owner, handle.session
+    log.info("KeyStone: warming up with a made-up observation; what has to be compiled may take minutes")
+    begin = time.perf_counter()
+    rounds, session.choose = session.rounds, lambda drawn: handle.pick(drawn).chunk
+    try:
+        with _made_up(policy), aside(getattr(policy, "_pytorch_device", "cpu")):
+            for share in (0.25, 0.5):  # with padding, as real ones have it: the fast path leaves it out
+                policy.infer({"share": share})
+    except KeystoneError:
+        raise
+    except Exception as error:  # somebody's own model, which may want more than openpi's
+        log.warning(
+            "KeyStone: no warm-up, since a made-up observation does not suit this policy (%s: %s): the first request will "
+            "compile and check instead", type(error).__name__, error,
+        )  # fmt: skip
+        return False
+    finally:
+        session.rounds, session.choose = rounds, handle
+    log.info("KeyStone: warmed up in %.1f s, K=%d", time.perf_counter() - begin, handle.k)
+    return True
+
+
+@contextlib.contextmanager
+def _made_up(policy: Any) -> Iterator[None]:
+    """Within this block the policy sees made-up inputs with the ``"share"`` it is asked with: robots name their observations
+    as they like, and input transforms bring all into this form.
+    """
+    if not is_policy(policy):
+        raise TypeError(f"expected openpi's Policy, not a {type(policy).__name__}")
+    kept = {name: vars(policy)[name] for name in ("_input_transform", "_rng") if name in vars(policy)}
+    policy._input_transform = lambda asked: made_up_inputs(policy._model, asked["share"])
+    try:
+        yield
+    finally:
+        vars(policy).update(kept)
+
+
+def made_up_inputs(model: Any, share: float) -> dict[str, Any]:
+    """What openpi's input transforms return for one observation, in the types that come out of them (statistics and
+    tokens are 64 bits wide), so that nothing is compiled again for a real one.
+
+    Args:
+        model: openpi's, in JAX or PyTorch.
+        share: how much of the longest instruction there is, of which the rest is padding.
+    """
+    sizes = getattr(model, "config", model)  # a PyTorch model has them there
+    words = int(sizes.max_token_len)
+    return {
+        "image": {camera: np.zeros((*RESOLUTION, 3), np.uint8) for camera in CAMERAS},
+        "image_mask": dict.fromkeys(CAMERAS, np.True_),
+        "state": np.zeros(int(sizes.action_dim)),
+        "tokenized_prompt": np.zeros(words, np.int64),
+        "tokenized_prompt_mask": np.arange(words) < share * words,
+    }

@@ -1,0 +1,137 @@
+"""The command that ``keystone vla-eval serve`` becomes: vla-eval's own, with a shim in place of the script."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.files import written_whole
+from keystone_robotics.integrations.settings import Settings
+from keystone_robotics.integrations.vla_eval.options import ServeOptions, absolute
+from keystone_robotics.integrations.vla_eval.shim import cache, has_requirements, shim
+from keystone_robotics.options import DEFAULT_K
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be served.
+
+    Attributes:
+        script: the server script.
+        config: the YAML file that names it, or None if the script itself was given.
+        block: the `keystone` block of that file.
+    """
+
+    script: Path
+    config: Path | None
+    block: dict[str, Any]
+
+
+def read_target(path: Path) -> Target:
+    """A server script, or a YAML file that names one.
+
+    Raises:
+        KeystoneError: if it is neither.
+    """
+    if not path.is_file():
+        raise KeystoneError(
+            f"there is no file {path}: expected a vla-eval server script (.py) or its configuration (.yaml)"
+        )
+    if path.suffix == ".py":
+        return Target(path.resolve(), None, {})
+    if path.suffix not in (".yaml", ".yml"):
+        raise KeystoneError(f"{path}: expected a vla-eval server script (.py) or its configuration (.yaml)")
+    import yaml
+    from vla_eval.cli.config_loader import load_config
+
+    try:
+        config = load_config(str(path))
+    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+        raise KeystoneError(f"{path} cannot be read: {error}") from None
+    if not isinstance(config.get("script"), str):
+        named = " It has `benchmarks:`, so it is for `vla-eval run`." if "benchmarks" in config else ""
+        raise KeystoneError(f"{path} names no server: expected `script: path/to/server.py`.{named}")
+    script = Path(config["script"])
+    if not script.is_file():
+        raise KeystoneError(
+            f"{path} names the script {script}, which is not there: vla-eval looks it up from the current directory, "
+            f"{Path.cwd()}"
+        )
+    args = config.get("args") or {}
+    return Target(script.resolve(), path.resolve(), args.get("keystone") or {})
+
+
+def serve_command(target: Target, options: ServeOptions, address: str | None, args: Sequence[str]) -> list[str]:
+    """``vla-eval serve`` for a target, with these options over those in its file, and both over the environment's. Writes the
+    shim and a small YAML file.
+
+    Args:
+        target: what to serve.
+        options: from the command line.
+        address: host:port, or None for what the file says.
+        args: further arguments of the server, KEY=VALUE.
+    """
+    for arg in args:
+        if "=" not in arg:
+            raise KeystoneError(f"--arg {arg}: expected KEY=VALUE, as for `vla-eval serve`")
+    below = ServeOptions.from_environment().over(ServeOptions(Settings(k=DEFAULT_K)))
+    everything = options.over(ServeOptions.parse(target.block)).over(below)
+    everything.check()
+    block = everything.block()
+    if "rounds" in block:
+        block["rounds"] = absolute(block["rounds"])
+    config = _write(target)
+    command = [sys.executable, "-m", "vla_eval.cli.main", "serve", "--config", str(config)]
+    if address:
+        command += ["--address", address]
+    for arg in (f"keystone={json.dumps(block)}", *args):
+        command += ["--arg", arg]
+    return command
+
+
+def serve_environment(target: Target) -> dict[str, str]:
+    """The environment variables for that command: uv is found if it lies beside this Python.
+
+    Raises:
+        KeystoneError: if there is no uv.
+    """
+    environment = dict(os.environ)
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    if shutil.which("uv", path=environment["PATH"]) is None:
+        raise KeystoneError("vla-eval starts servers with uv, which is not installed: pip install uv")
+    if not has_requirements(target.script):
+        # Without requirements of its own, the script runs in an environment of uv's choice: let it be the one KeyStone is in,
+        # and not that of whatever project the current directory belongs to.
+        environment.update(VIRTUAL_ENV=sys.prefix, UV_NO_PROJECT="1")
+    return environment
+
+
+def write_shim(script: Path, path: Path) -> None:
+    """Write the shim of a server script to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(path) as draft:
+        draft.write_text(shim(script), encoding="utf-8")
+
+
+def _write(target: Target) -> Path:
+    """The shim and, beside it, a file that puts it in the place of the script."""
+    name = f"{target.script.stem}-{_digest(target.script)}"
+    path = cache() / f"{name}.py"
+    write_shim(target.script, path)
+    config = {"script": str(path)} | ({"extends": str(target.config)} if target.config else {})
+    file = cache() / f"{name}-{_digest(target.config)}.yaml"
+    with written_whole(file) as draft:
+        draft.write_text(json.dumps(config))  # JSON is YAML
+    return file
+
+
+def _digest(path: Path | None) -> str:
+    return hashlib.sha256(str(path).encode()).hexdigest()[:8]

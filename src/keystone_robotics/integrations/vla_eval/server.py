@@ -1,0 +1,113 @@
+"""A vla-eval server class with one more argument, `keystone`, whose policy chooses among K candidates."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+from vla_eval.model_servers import serve as vla_eval_serve
+from vla_eval.model_servers.base import ModelServer, SessionContext
+from vla_eval.model_servers.predict import PredictModelServer
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.integrations.vla_eval.options import ServeOptions
+from keystone_robotics.integrations.vla_eval.serving import Serving
+
+log = logging.getLogger("keystone")
+
+
+class KeystoneServer:
+    """Goes in front of a `ModelServer` subclass: takes the argument, attaches when the model is there, lets K be changed."""
+
+    _keystone_serving: Serving | None = None
+
+    def __init__(self, *args: Any, keystone: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Load the model as the server does, then attach.
+
+        Args:
+            keystone: options, see docs/vla-eval.md; None leaves the server as it is.
+        """
+        options = (
+            None if keystone is None else ServeOptions.parse(keystone)
+        )  # wrong ones are told before weights are loaded
+        super().__init__(*args, **kwargs)
+        if options is not None:
+            self._keystone_serving = Serving(options)
+            self._keystone_serving.attach(self)
+
+    @property
+    def keystone_k(self) -> int | Literal["auto"]:
+        """Candidates per round, "auto" if that is still to be found; ``GET /config?keystone_k=8`` sets it."""
+        if self._keystone_serving is None:
+            raise AttributeError("KeyStone is off: the server was started without the argument keystone")
+        return self._keystone_serving.k
+
+    @keystone_k.setter
+    def keystone_k(self, value: int) -> None:
+        if self._keystone_serving is None:
+            raise AttributeError("KeyStone is off: the server was started without the argument keystone")
+        self._keystone_serving.k = value
+
+    async def on_episode_start(self, config: dict[str, Any], ctx: SessionContext) -> None:
+        """Note which episode the session is in, for the seeds and the log."""
+        if self._keystone_serving is not None:
+            self._keystone_serving.begin(config, ctx)
+        await super().on_episode_start(config, ctx)  # type: ignore[misc]
+
+
+class KeystonePredictServer(KeystoneServer):
+    """The same for servers that predict observation by observation, or many at once."""
+
+    def predict(self, obs: Any, ctx: SessionContext) -> Any:
+        """The server's own answer, its policy having chosen."""
+        predict = super().predict  # type: ignore[misc]
+        if self._keystone_serving is None:
+            return predict(obs, ctx)
+        (answer,) = self._keystone_serving.answer(self, lambda: [predict(obs, ctx)], [ctx])
+        return answer
+
+    def predict_batch(self, obs_batch: list[Any], ctx_batch: list[SessionContext]) -> list[Any]:
+        """The same for several sessions at once."""
+        predict_batch = super().predict_batch  # type: ignore[misc]
+        if self._keystone_serving is None:
+            return list(predict_batch(obs_batch, ctx_batch))
+        return self._keystone_serving.answer(self, lambda: predict_batch(obs_batch, ctx_batch), ctx_batch)
+
+
+def wrap_server(server_class: type[ModelServer]) -> type[ModelServer]:
+    """A subclass of a server class whose constructor takes `keystone` as well. Without it, the server is as it was.
+
+    Raises:
+        KeystoneError: if this is no server class.
+    """
+    if not (isinstance(server_class, type) and issubclass(server_class, ModelServer)):
+        raise KeystoneError(f"{server_class!r} is no server: expected a subclass of vla_eval's ModelServer")
+    if issubclass(server_class, KeystoneServer):
+        return server_class
+    _allow_changing_k()
+    front = KeystonePredictServer if issubclass(server_class, PredictModelServer) else KeystoneServer
+    namespace = {"__module__": server_class.__module__, "__doc__": server_class.__doc__}
+    return type(f"KeyStone{server_class.__name__}", (front, server_class), namespace)
+
+
+def _allow_changing_k() -> None:
+    """``GET /config?keystone_k=8``: vla-eval converts the text, answers 422 if that fails, and sets the attribute."""
+    changeable = getattr(vla_eval_serve, "_CONFIG_WHITELIST", None)
+    if changeable is None:
+        log.warning("KeyStone: this vla-eval has no list of changeable settings, so /config?keystone_k= will not work")
+        return
+    changeable["keystone_k"] = candidates
+
+
+def candidates(text: str) -> int:
+    """K from the text of a request.
+
+    >>> candidates("8")
+    8
+    >>> candidates("0")
+    Traceback (most recent call last):
+    ValueError: '0': expected a whole number, 1 or more
+    """
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{text!r}: expected a whole number, 1 or more")
+    return int(text)

@@ -1,0 +1,163 @@
+"""What a wrapped server knows while it serves: the attached policy, which episodes ask, what was chosen for whom."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import hashlib
+import itertools
+import json
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from keystone_robotics.handle import Chosen, Handle
+from keystone_robotics.integrations.round_log import RoundLog, summary
+from keystone_robotics.integrations.vla_eval.find import NoPolicy, attach_to_server, holds_a_model
+from keystone_robotics.integrations.vla_eval.options import ServeOptions
+from keystone_robotics.options import DEFAULT_K
+from keystone_robotics.sample.noise import mix
+from keystone_robotics.select.rules.checks import whole
+
+log = logging.getLogger("keystone")
+
+#: Keys of a round's summary that have one entry for each row.
+_BY_ROW = ("index", "sizes", "consensus", "spread")
+
+
+@dataclass
+class Question:
+    """One call of `predict` or `predict_batch`: which sessions ask, and the rounds that it took to answer them."""
+
+    contexts: Sequence[Any]
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+
+
+_asking: contextvars.ContextVar[Question | None] = contextvars.ContextVar("keystone_vla_eval", default=None)
+
+
+class Serving:
+    """The part of a wrapped server that is KeyStone's."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self.options = options
+        self.handle: Handle | None = None
+        self._log: RoundLog | None = None
+        self._attaching = threading.Lock()
+        self._episodes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+    @property
+    def k(self) -> int | Literal["auto"]:
+        """Candidates per round; "auto" if that is still to be found."""
+        if self.handle is not None:
+            return self.handle.k
+        return DEFAULT_K if self.options.settings.k is None else self.options.settings.k
+
+    @k.setter
+    def k(self, value: int) -> None:
+        whole("k", value)
+        self.options = replace(self.options, settings=replace(self.options.settings, k=value))
+        if self.handle is not None:
+            self.handle.k = value
+
+    def attach(self, server: Any, last_chance: bool = False) -> None:
+        """Attach to the model that the server holds. A server that holds none yet will load it when it is first asked.
+
+        Raises:
+            KeystoneError: if it holds a model that KeyStone does not know, or a policy that cannot be attached to.
+        """
+        try:
+            self.handle = attach_to_server(server, self.options)
+        except NoPolicy:
+            if last_chance or holds_a_model(server):
+                raise
+            log.info("KeyStone waits: %s has loaded no model yet", type(server).__name__)
+            return
+        self._log = RoundLog(self.options.rounds) if self.options.rounds else None
+        self.handle.on_round = self.record
+
+    def begin(self, config: dict[str, Any], context: Any) -> None:
+        """A session begins an episode; ``config["task"]`` is the benchmark's description of it."""
+        self._episodes[context] = dict(config.get("task") or {})
+
+    def answer(self, server: Any, predict: Callable[[], list[Any]], contexts: Sequence[Any]) -> list[Any]:
+        """What the server answers to these sessions, its policy having chosen, with what was chosen where that is clear."""
+        if _asking.get() is not None:  # predict called predict_batch, or the other way round
+            return predict()
+        question = Question(contexts)
+        token = _asking.set(question)
+        try:
+            with self._seeded(contexts):
+                answers = list(predict())
+        finally:
+            _asking.reset(token)
+        with self._attaching:  # several sessions may ask first at once
+            if self.handle is None:
+                self.attach(server, last_chance=True)
+                log.warning(
+                    "KeyStone: the model was loaded for the first observation, whose answer is one plain sample"
+                )
+        return _with_diagnostics(answers, question)
+
+    def record(self, chosen: Chosen) -> None:
+        """After a round: remember it for the answer, and log it with the episodes that it was for."""
+        question = _asking.get()
+        line = summary(chosen)
+        if question is None:
+            if self._log is not None:
+                self._log(chosen)
+            return
+        first = sum(len(one["index"]) for one in question.rounds)
+        question.rounds.append(line)
+        # A batch may be answered in one round or in one for each row; the rows come in the order of the sessions.
+        rows = question.contexts[first : first + len(line["index"])]
+        if self._log is not None:
+            self._log(chosen, episodes=[self._whose(context) for context in rows])
+
+    def _whose(self, context: Any) -> dict[str, Any]:
+        task = self._episodes.get(context, {})
+        return {
+            "task": task.get("name"),
+            "episode": task.get("episode_idx"),
+            "step": context.step,
+            "session": context.session_id,
+            "id": context.episode_id,
+        }
+
+    def _seeded(self, contexts: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+        """With a seed, the noise of a row follows from it, the episode and the step: not from who else asks, nor from when."""
+        seed = self.options.settings.seed
+        if seed is None or self.handle is None:
+            return contextlib.nullcontext()
+        seeds = [
+            mix(seed, _number(self._episodes.get(context) or context.episode_id), context.step) for context in contexts
+        ]
+        return self.handle.seeded(_endless(seeds))
+
+
+def _endless(seeds: list[int]) -> Iterator[int]:
+    """One seed for each row; should the policy be asked more than once for a row, others that follow from them."""
+    return itertools.chain(seeds, (mix(seeds[0], again) for again in itertools.count(1)))
+
+
+def _number(episode: object) -> int:
+    text = json.dumps(episode, sort_keys=True, default=str)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+def _with_diagnostics(answers: list[Any], question: Question) -> list[Any]:
+    """The answers, each with the choice that it came from under "keystone", if there was one choice for each."""
+    rows = [
+        {**{key: line[key] for key in ("round", "k", "rule")}, **{key: line[key][row] for key in _BY_ROW}}
+        for line in question.rounds
+        for row in range(len(line["index"]))
+    ]
+    if len(rows) != len(answers):
+        return answers
+    return [
+        {**answer, "keystone": row} if isinstance(answer, dict) and "keystone" not in answer else answer
+        for answer, row in zip(answers, rows)
+    ]

@@ -1,0 +1,9 @@
+"""Policies together with what lies between them and an environment: ready to plan for a batch of episodes."""
+
+from __future__ import annotations
+
+from keystone_robotics.policies.agent import Agent
+from keystone_robotics.policies.load import load_agent, shipped_policies
+from keystone_robotics.policies.provider import PolicyProvider
+
+__all__ = ["Agent", "PolicyProvider", "load_agent", "shipped_policies"]

@@ -1,0 +1,37 @@
+"""Which policy it was: its files, or its commit on the hub."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from keystone_robotics.policies.load import find_policy
+
+
+def fingerprint_policy(name: str) -> str:
+    """A hash of a policy's configuration and weights. For a name on the hub the name, with the commit that is in the local
+    cache once the policy was loaded; for a policy of the user's own code, its name.
+    """
+    folder = find_policy(name)
+    if folder is None:
+        commit = _cached_commit(name)
+        return f"{name}@{commit}" if commit else name
+    digest = hashlib.sha256()
+    files = [path for path in sorted(folder.glob("*")) if path.suffix in (".safetensors", ".json") and path.is_file()]
+    for path in files:
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def _cached_commit(name: str) -> str | None:
+    """The commit of a hub name's snapshot in the local cache, without asking the network."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        path = try_to_load_from_cache(name, "config.json")
+    except (ImportError, ValueError):  # not installed; not a name that the hub could have
+        return None
+    return Path(path).parent.name if isinstance(path, str) else None

@@ -1,0 +1,171 @@
+"""A LeRobot policy with its processors, asked for whole chunks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
+from keystone_robotics.environments.lerobot import INSTRUCTION, LeRobotBenchmark
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.integrations.lerobot_checkpoint import load_policy
+from keystone_robotics.policies.agent import Agent
+
+ACTION, IMAGES = "action", "observation.images"
+
+
+class LeRobotAgent(Agent):
+    """Observations in, chunks in the environment's units out, as LeRobot's evaluation would have made them.
+
+    Every round begins with empty queues, and those policies that look back find the episodes' last observations in them: any
+    subset of episodes may be planned for in any round.
+
+    Args:
+        path: folder or hub name of a checkpoint.
+        device: where the policy runs; None is what its checkpoint says.
+        tasks: that it was trained on, if known.
+    """
+
+    def __init__(self, path: str, device: str | None, tasks: tuple[str, ...] = ()) -> None:
+        self.policy, self._preprocess, self._postprocess = load_policy(path, device)
+        self._config = config = self.policy.config
+        if config.type == "lingbot_va":
+            raise KeystoneError(
+                f"{path}: {config.type} carries a video of its episode from round to round, one episode at a time"
+            )
+        self.policy.reset()
+        self.history = int(config.n_obs_steps)
+        self.tasks = tuple(tasks)
+        self._from_env: Any = None
+        self._to_env: Any = None
+        self._action_dim: int | None = None
+
+    @property
+    def execute(self) -> int:
+        return int(self._config.n_action_steps)
+
+    @execute.setter
+    def execute(self, steps: int) -> None:
+        longest = _longest(self._config)
+        if not 1 <= steps <= longest:
+            raise KeystoneError(f"execute={steps}: this {self._config.type} policy plans {longest} steps")
+        self._config.n_action_steps = steps
+
+    def plan(self, histories: Sequence[Sequence[Observation]], tasks: Sequence[str]) -> Array:
+        queues = self._empty_queues()
+        with torch.inference_mode(), self._precision():
+            # Oldest first, and the newest last even where nobody looks back: relative actions start from the last state seen.
+            for age in range(self.history if queues else 1, 0, -1):
+                batch = self._batch([history[max(len(history) - age, 0)] for history in histories], tasks)
+                if IMAGES in queues:
+                    batch[IMAGES] = torch.stack([batch[name] for name in self._config.image_features], dim=-4)
+                _fill(queues, batch)
+            chunk: Tensor = self.policy.predict_action_chunk(batch)
+            # Step by step, because post-processors take (N, D).
+            steps = [self._in_env_units(chunk[:, step]) for step in range(chunk.shape[1])]
+        plans: Array = torch.stack(steps, dim=1).float().cpu().numpy()
+        if self._action_dim not in (None, plans.shape[-1]):
+            raise KeystoneError(
+                f"this policy's actions have {plans.shape[-1]} numbers and the environment's {self._action_dim}: it was "
+                "trained for another one"
+            )
+        return plans
+
+    def fit(self, benchmark: Benchmark) -> None:
+        """Make the environment's own processors, and compare what it gives with what the policy takes."""
+        self._from_env = self._to_env = None
+        if isinstance(benchmark, LeRobotBenchmark):
+            from lerobot.envs.factory import make_env_pre_post_processors
+
+            self._from_env, self._to_env = make_env_pre_post_processors(benchmark.config, self._config)
+        env = benchmark.make(benchmark.tasks()[0])
+        try:
+            assert env.action_space.shape is not None
+            self._action_dim = env.action_space.shape[0]
+            observation = env.observation_space.sample()
+        finally:
+            env.close()
+        self._check(benchmark.name, self._named([observation], [""]))
+
+    def _check(self, name: str, given: Mapping[str, Any]) -> None:
+        renamed = {new: old for step in self._preprocess.steps for old, new in getattr(step, "rename_map", {}).items()}
+        shapes = {key: tuple(value.shape[1:]) for key, value in given.items() if isinstance(value, Tensor)}
+        shapes.update({new: shapes[old] for new, old in renamed.items() if old in shapes})
+        images = set(self._config.image_features)
+        numbers = {
+            key: tuple(feature.shape) for key, feature in self._config.input_features.items() if key not in images
+        }
+        there = f"{name} gives {', '.join(f'{key} {shape}' for key, shape in sorted(shapes.items()))}"
+        for key, shape in numbers.items():
+            padded = shape == (getattr(self._config, "max_state_dim", None),)
+            if shapes.get(key) != shape and not (key in shapes and padded):
+                raise KeystoneError(f"this policy takes {key} of shape {shape}, and {there}")
+        # Policies with queues stack all their images; the others go without those that are missing, if one is there.
+        missing = images - set(shapes)
+        if missing and (IMAGES in (getattr(self.policy, "_queues", None) or {}) or missing == images):
+            raise KeystoneError(f"this policy takes {', '.join(sorted(missing))}, and {there}")
+
+    def _empty_queues(self) -> dict[str, Any]:
+        """The queues of observations that the policy reads, empty; it has none if it looks at the newest alone.
+
+        Emptied by hand, because ``policy.reset()`` would also tell a rule that looks back that an episode begins.
+        """
+        queues: dict[str, Any] = getattr(self.policy, "_queues", None) or {}
+        for queue in queues.values():
+            queue.clear()
+        return {name: queue for name, queue in queues.items() if name != ACTION}
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if not self._config.use_amp:
+            return contextlib.nullcontext()
+        return torch.autocast(torch.device(self._config.device).type)
+
+    def _named(self, rows: Sequence[Observation], tasks: Sequence[str]) -> dict[str, Any]:
+        """N observations as one batch under LeRobot's names, images (N, 3, H, W) from 0 to 1."""
+        from lerobot.envs.utils import preprocess_observation
+
+        batch: dict[str, Any] = preprocess_observation(_stack(rows))
+        batch[INSTRUCTION] = [row.get(INSTRUCTION, task) for row, task in zip(rows, tasks, strict=True)]
+        return batch if self._from_env is None else dict(self._from_env(batch))
+
+    def _batch(self, rows: Sequence[Observation], tasks: Sequence[str]) -> dict[str, Any]:
+        """N observations as the policy takes them: normalised, tokenised, on its device."""
+        batch = dict(self._preprocess(self._named(rows, tasks)))
+        batch.pop(ACTION, None)  # None, where an action would be in training
+        return batch
+
+    def _in_env_units(self, action: Tensor) -> Tensor:
+        """(N, D) one step of the chunks, as the environment takes it."""
+        action = self._postprocess(action)
+        return action if self._to_env is None else self._to_env({ACTION: action})[ACTION]
+
+
+def _longest(config: Any) -> int:
+    """How many steps of a chunk can be executed."""
+    for name in ("chunk_size", "action_horizon"):
+        if hasattr(config, name):
+            return int(getattr(config, name))
+    return int(config.horizon - config.n_obs_steps + 1)  # its chunk begins with the oldest observation
+
+
+def _fill(queues: dict[str, Any], batch: dict[str, Any]) -> None:
+    from lerobot.policies.utils import populate_queues
+
+    populate_queues(queues, batch)
+
+
+def _stack(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Arrays of N observations along a new first axis, dictionaries in depth; texts are left out."""
+    stacked: dict[str, Any] = {}
+    for name, first in rows[0].items():
+        values = [row[name] for row in rows]
+        if isinstance(first, Mapping):
+            stacked[name] = _stack(values)
+        elif isinstance(first, np.ndarray | np.number):
+            stacked[name] = np.stack(values)
+    return stacked

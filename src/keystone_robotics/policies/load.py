@@ -1,0 +1,136 @@
+"""Finding a policy by its name or folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_robotics.named import is_reference, make_named
+from keystone_robotics.policies.agent import Agent
+from keystone_robotics.policies.provider import PolicyProvider, policy_providers
+
+#: Beside the weights of a policy that ``keystone train`` made: how it was made.
+RECORD = "training.json"
+
+
+def shipped_policies() -> dict[str, Path]:
+    """The policies that come with installed distributions (the study), by name."""
+    return {name: folder for provider in policy_providers() for name, folder in provider.shipped().items()}
+
+
+def find_policy(name: str) -> Path | None:
+    """The folder of a shipped policy or of a checkpoint on disk; None for what may be a name on the hub, or is the name of a
+    function (``package.module:function``).
+
+    >>> find_policy("metaworld-mixt")
+    Traceback (most recent call last):
+    keystone_robotics.errors.KeystoneError: there is no policy 'metaworld-mixt': ...
+    """
+    shipped = shipped_policies()
+    if name in shipped:
+        return shipped[name]
+    folder = Path(name)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise KeystoneError(
+                f"{name} holds no config.json: expected a folder that `keystone train` or LeRobot wrote"
+            )
+        return folder
+    if is_reference(name) or (name.count("/") == 1 and not name.startswith((".", "/", "~"))):
+        return None
+    raise KeystoneError(
+        f"there is no policy {name!r}: expected a folder, a LeRobot name on the hub (user/name), package.module:function or "
+        f"one that comes with KeyStone's study{_known(name, shipped)}"
+    )
+
+
+def _known(name: str, shipped: Collection[str]) -> str:
+    return f"; {nearest_name(name, shipped)}" if shipped else ", which is not installed: pip install keystone-study"
+
+
+def trained_on(name: str) -> tuple[str, ...]:
+    """The tasks that a policy was trained on, where ``keystone train`` made it; else none."""
+    record = _record(name)
+    return () if record is None else tuple(record["tasks"])
+
+
+def trained_for(name: str) -> str | None:
+    """The benchmark that a policy was trained for, where ``keystone train`` made it and said so."""
+    benchmark = (_record(name) or {}).get("benchmark")
+    return None if benchmark is None else str(benchmark)
+
+
+def _record(name: str) -> dict[str, Any] | None:
+    """How a policy was made, where ``keystone train`` made it."""
+    folder = find_policy(name)
+    if folder is None or not (folder / RECORD).is_file():
+        return None
+    try:
+        record: dict[str, Any] = json.loads((folder / RECORD).read_text())
+        return {**record, "tasks": tuple(record["tasks"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise KeystoneError(f"{folder / RECORD} cannot be read: {error}") from error
+
+
+def load_agent(name: str, device: str | None = None) -> Agent:
+    """A policy, ready to plan.
+
+    Args:
+        name: of a shipped policy, or a folder that ``keystone train`` or LeRobot wrote, or LeRobot's name on the hub, or
+            ``package.module:function``, which returns an `Agent`.
+        device: where the policy runs; default what its checkpoint says. A function gets it as ``device``.
+
+    Raises:
+        KeystoneError: if it cannot be loaded, or not on that device.
+    """
+    if device is not None:
+        check_device(device, here=True)
+    folder = find_policy(name)
+    if folder is None and is_reference(name):
+        return make_named(name, Agent, device=device)  # type: ignore[type-abstract]
+    provider = find_provider(folder)
+    if folder is not None and provider is not None:
+        return provider.make_agent(provider.load(folder, device), trained_on(name))
+    from keystone_robotics.policies.lerobot_agent import LeRobotAgent
+
+    try:
+        return LeRobotAgent(str(folder or name), device, trained_on(name))
+    except KeystoneError as error:
+        if folder is not None:
+            raise
+        reason = " ".join(str(error).split())  # the hub answers in several lines
+        raise KeystoneError(f"there is no folder {name}, and as a name on the hub: {reason}") from error
+
+
+def find_provider(folder: Path | None) -> PolicyProvider | None:
+    """Whose checkpoint is in a folder, if it is not LeRobot's."""
+    kind = None if folder is None else policy_type(folder)
+    return next((provider for provider in policy_providers() if provider.type == kind), None)
+
+
+def check_device(name: str, here: bool = False) -> None:
+    """Raise a KeystoneError if there are no devices of this name; if it is to be used here, also if this machine has none."""
+    try:
+        device = torch.device(name)
+        if here:
+            torch.empty(0, device=device)
+    except (
+        RuntimeError,
+        AssertionError,
+        NotImplementedError,
+    ) as error:  # each kind of device has its own way to be missing
+        reason = str(error).partition("\n")[0]
+        raise KeystoneError(f"device {name!r} cannot be used: {reason}") from error
+
+
+def policy_type(folder: Path) -> Any:
+    """What a policy's config.json says it is."""
+    try:
+        return json.loads((folder / "config.json").read_text()).get("type")
+    except (ValueError, AttributeError) as error:
+        raise KeystoneError(f"{folder / 'config.json'} cannot be read: {error}") from error

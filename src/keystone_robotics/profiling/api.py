@@ -1,0 +1,189 @@
+"""`keystone.profile`: measure what K costs, here, with this policy."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from keystone_robotics.attach import attach, attached, detach
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.files import written_whole
+from keystone_robotics.handle import Handle
+from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_policy, versions
+from keystone_robotics.profiling.journal import Journal
+from keystone_robotics.profiling.measure import Plan, Subject, complete, measure
+from keystone_robotics.profiling.memory import meter_for
+from keystone_robotics.profiling.neighbours import Processes
+from keystone_robotics.profiling.result import TOLERANCE, Profile, costs_of
+from keystone_robotics.profiling.store import ENOUGH, profiles_folder, save_profile
+from keystone_robotics.profiling.subject import device_of, load_subject, round_of, rows_of
+from keystone_robotics.sample.noise import aside
+from keystone_robotics.sample.shadow import own_class
+from keystone_robotics.select.rules.checks import whole
+
+KS = (1, 4, 8, 16, 32)
+ROUNDS = 30
+#: In the folder of a profile.
+JOURNAL, RESULT = "rounds.jsonl", "profile.json"
+MIXED = (
+    "The encoder runs inside this policy's sampler: the calls that its adapter names count as encoding, whatever else comes "
+    "before the first step as denoising."
+)
+
+
+def profile(
+    policy: Any,
+    observation: Any = None,
+    *,
+    k: int | Iterable[int] = KS,
+    tolerance: float = TOLERANCE,
+    budget_ms: float | None = None,
+    batch: int | None = None,
+    rounds: int = ROUNDS,
+    device: str | None = None,
+    concurrent: int = 1,
+    call: Callable[[Any], object] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    fresh: bool = False,
+    profiles: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    **options: Any,
+) -> Profile:
+    """Latency and peak memory of a round at each K, and the largest K worth having.
+
+    All K are measured in turn, round after round, after a warm-up; times are the GPU's own on a GPU. The policy is attached
+    to for the time of the measurement, or used as it is if it is attached already. Its queues are reset.
+
+    Args:
+        policy: an object that `keystone.attach` takes, or a name: of one that comes with KeyStone, of a folder that
+            ``keystone train`` or LeRobot wrote, LeRobot's on the hub, or ``package.module:function`` of a function that returns
+            the policy, an observation and, if need be, how to call it; it is given ``device`` and ``batch`` where they are.
+        observation: what the policy is called with, a whole batch if it takes one; not where the policy is given by name.
+        k: numbers of candidates; 1 is always measured.
+        tolerance: how much longer than with K = 1 a round may take, as a fraction.
+        budget_ms: how long a round may take; then the K within it is the best.
+        batch: observations per round, for a policy given by name; default 1.
+        rounds: measurements of each K.
+        device: where a policy given by name runs; default what its checkpoint says.
+        concurrent: how many clients share the device: as many less one other processes make rounds with the same K all the
+            time. Measured in turn with being alone. Needs a policy given by name.
+        call: how to call the policy; default ``policy.select_action(observation)``, else ``policy.infer(observation)``, else
+            ``policy(observation)``.
+        out: folder for rounds.jsonl and profile.json. An interrupted profile goes on from there.
+        fresh: do not go on, begin anew.
+        profiles: folder in which `keystone.attach(policy, k="auto")` finds the profile, unless it has fewer than five rounds;
+            default see `docs/profile.md`.
+        progress: is called with the numbers of measurements done and planned.
+        **options: of `keystone.attach`; not with other clients, which do not know them.
+
+    >>> import tempfile, torch, keystone_robotics as keystone
+    >>> class Policy(torch.nn.Module):
+    ...     def forward(self, observation):
+    ...         return self.sample(self.encode(observation), torch.randn(len(observation), 8, 2))
+    ...     def encode(self, observation):
+    ...         return observation
+    ...     def sample(self, context, noise):
+    ...         return context[:, None] + noise
+    >>> found = keystone.profile(Policy(), torch.zeros(1, 2), k=[4], rounds=3, profiles=tempfile.mkdtemp())
+    >>> [cost.k for cost in found.costs], found.best() in (1, 4)
+    ([1, 4], True)
+    """
+    ks = check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch)
+    named = isinstance(policy, (str, os.PathLike))
+    name = str(policy) if named else own_class(policy).__name__
+    if concurrent > 1 and not named:
+        raise KeystoneError(
+            "concurrent: the other clients are processes, which must load the policy themselves: give its name or folder, "
+            'keystone.profile("metaworld-mixed", concurrent=2)'
+        )
+    if concurrent > 1 and options:
+        raise KeystoneError(
+            f"concurrent: the other clients attach to the policy with what is default, and {', '.join(sorted(options))} would "
+            "hold for one of them alone: leave it out, or measure with concurrent=1"
+        )
+    if named:
+        if observation is not None or call is not None:
+            raise KeystoneError("a policy given by name comes with its observation: leave out observation and call")
+        policy, observation, call = load_subject(name, device, batch)
+    elif observation is None:
+        raise KeystoneError("observation: give what the policy is called with, keystone.profile(policy, observation)")
+    elif batch is not None or device is not None:
+        raise KeystoneError("batch and device are for a policy given by name; here the observation and the policy say")
+    plan = Plan(ks, rounds, (1, concurrent) if concurrent > 1 else (1,))
+    with contextlib.ExitStack() as stack:
+        handle = stack.enter_context(_attached(policy, options))
+        place, rows = device_of(handle, observation), rows_of(handle, observation)
+        fingerprint = fingerprint_policy(handle, place, rows)
+        packages = versions(handle)
+        header = {"policy": name, "device": describe_device(place, handle), "versions": packages, "batch": rows,
+                  "fingerprint": fingerprint, "k": list(ks), "clients": list(plan.clients)}  # fmt: skip
+        folder = None if out is None else Path(out)
+        journal = Journal(folder and folder / JOURNAL, header, fresh)
+        plan = dataclasses.replace(plan, rounds=max(rounds, journal.rounds))  # what was measured is not thrown away
+        neighbours = None
+        if concurrent > 1:
+            threads = torch.get_num_threads()
+            neighbours = stack.enter_context(Processes(concurrent - 1, name, device, batch, threads))
+        stack.enter_context(aside(place))  # the caller's random numbers stay what they would have been
+        subject = Subject(handle, *round_of(policy, observation, call), place)
+        facts = measure(subject, plan, journal, neighbours, progress)
+    found = Profile(
+        name, handle.adapter, rows, describe_device(place, handle), packages, fingerprint,
+        costs_of(complete(plan, journal, ks), journal.peaks), meter_for(place).title, tolerance, budget_ms, journal.stopped,
+        MIXED if facts.mixed else "", facts.date, facts.path,
+    )  # fmt: skip
+    if plan.rounds >= ENOUGH and not found.doubt:
+        save_profile(found, profiles_folder(profiles))
+    if folder is not None:
+        with written_whole(folder / RESULT) as draft:
+            draft.write_text(json.dumps(found.as_dict(), indent=2) + "\n")
+    return found
+
+
+@contextlib.contextmanager
+def _attached(policy: Any, options: dict[str, Any]) -> Any:
+    """The handle of a policy, attached for the time of this block if it is not already."""
+    there: Handle | None = attached(policy)
+    if there is not None:
+        if options:
+            raise KeystoneError(
+                f"this policy is attached already, and {', '.join(options)} cannot be changed: detach first"
+            )
+        yield there
+        return
+    handle = attach(policy, k=1, **options)
+    try:
+        yield handle
+    finally:
+        detach(policy)
+
+
+def check_arguments(
+    k: int | Iterable[int], tolerance: float, budget_ms: float | None, rounds: int, concurrent: int, batch: int | None
+) -> tuple[int, ...]:
+    """The numbers of candidates, ascending, beginning with 1.
+
+    Raises:
+        ValueError, TypeError: about the first argument that makes no sense.
+    """
+    ks = tuple(k) if isinstance(k, Iterable) else (k,)
+    for value in ks:
+        whole("k", value)
+    if not any(value > 1 for value in ks):
+        raise ValueError(f"k={list(ks)}: expected numbers of candidates to compare with K = 1, [4, 8, 16] say")
+    if not 0 <= tolerance < float("inf"):
+        raise ValueError(f"tolerance={tolerance!r}: expected a fraction, 0 or more (0.05 is five per cent)")
+    if budget_ms is not None and not 0 < budget_ms < float("inf"):
+        raise ValueError(f"budget_ms={budget_ms!r}: expected milliseconds, more than 0")
+    whole("rounds", rounds)
+    whole("concurrent", concurrent)
+    if batch is not None:
+        whole("batch", batch)
+    return tuple(sorted({1, *ks}))

@@ -1,0 +1,53 @@
+"""Profiles that were made, for `keystone.attach(policy, k="auto")`: one file for each, named by its fingerprint."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+from keystone_robotics.files import written_whole
+from keystone_robotics.profiling.result import Profile
+
+log = logging.getLogger("keystone")
+
+#: In the environment: the folder of stored profiles.
+VARIABLE = "KEYSTONE_PROFILES"
+#: Rounds of each K from which on a profile is kept: fewer are a trial, and would decide about K for good.
+ENOUGH = 5
+
+
+def profiles_folder(given: str | os.PathLike[str] | None = None) -> Path:
+    """The folder that was given, or that the environment names, or the one in the user's cache.
+
+    >>> str(profiles_folder("here"))
+    'here'
+    """
+    named = given or os.environ.get(VARIABLE, "").strip()
+    if named:
+        return Path(named)
+    cache = os.environ.get("XDG_CACHE_HOME", "").strip()
+    return (Path(cache) if cache else Path.home() / ".cache") / "keystone" / "profiles"
+
+
+def save_profile(profile: Profile, folder: Path) -> None:
+    """Keep a profile; where that is not possible, say so and go on, because nothing depends on it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with written_whole(folder / f"{profile.fingerprint}.json") as draft:
+            draft.write_text(json.dumps(profile.as_dict(), indent=1) + "\n")
+    except OSError as error:
+        log.warning("KeyStone: the profile could not be kept in %s: %s", folder, error.strerror)
+
+
+def find_profile(fingerprint: str, folder: Path) -> Profile | None:
+    """The profile of this fingerprint, if there is one that can be read."""
+    path = folder / f"{fingerprint}.json"
+    try:
+        return Profile.from_dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        log.warning("KeyStone: the profile in %s cannot be read and is made again: %s", path, error)
+        return None

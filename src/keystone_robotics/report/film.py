@@ -1,0 +1,85 @@
+"""One episode under two arms, side by side, as a short film and a strip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keystone_robotics.environments.benchmark import Benchmark
+from keystone_robotics.errors import KeystoneError
+
+Image = NDArray[np.uint8]
+BANNER = 26  #: pixels above the images, for a caption
+
+
+class NoPicture(KeystoneError):
+    """Images cannot be rendered here (no OpenGL, say); everything else can go on."""
+
+
+def film_episode(benchmark: Benchmark, task: str, initial_seed: int, actions: NDArray[Any], every: int) -> list[Image]:
+    """Execute actions (n, A) once more and look: the initial state, every so many steps, and the end.
+
+    Raises:
+        NoPicture: if the simulator cannot render here.
+    """
+    env = benchmark.make(task, render=True)
+    try:
+        env.reset(seed=initial_seed)
+        frames = [_render(env)]
+        for number, action in enumerate(actions, 1):
+            env.step(action)
+            if number % every == 0 or number == len(actions):
+                frames.append(_render(env))
+    finally:
+        env.close()
+    return frames
+
+
+def _render(env: Any) -> Image:
+    try:
+        return np.asarray(env.render(), np.uint8)
+    except Exception as error:
+        raise NoPicture(f"no images can be rendered here: {error}") from error
+
+
+def save_film(path: Path, films: Sequence[Sequence[Image]], captions: Sequence[str], milliseconds: int = 120) -> None:
+    """Write a GIF with the films side by side; the shorter one waits at its end."""
+    length = max(map(len, films))
+    frames = [_beside([film[min(number, len(film) - 1)] for film in films], captions) for number in range(length)]
+    first, *rest = frames
+    times = [milliseconds] * (length - 1) + [2000]  # stay at the end for a while
+    first.save(path, save_all=True, append_images=rest, duration=times, loop=0, optimize=True)
+
+
+def save_strip(path: Path, films: Sequence[Sequence[Image]], captions: Sequence[str], count: int = 6) -> None:
+    """Write a PNG with a row of pictures for each film, evenly spread from beginning to end."""
+    from PIL import Image as Picture
+
+    rows = []
+    for film, caption in zip(films, captions, strict=True):
+        numbers = np.linspace(0, len(film) - 1, min(count, len(film))).round().astype(int)
+        shown = [film[number] for number in numbers] + [film[-1]] * (count - len(numbers))
+        rows.append(np.asarray(_captioned(np.concatenate(shown, axis=1), caption)))
+    Picture.fromarray(np.concatenate(rows, axis=0)).save(path, optimize=True)
+
+
+def _beside(images: Sequence[Image], captions: Sequence[str]) -> Any:
+    from PIL import Image as Picture
+
+    parts = [np.asarray(_captioned(image, caption)) for image, caption in zip(images, captions, strict=True)]
+    return Picture.fromarray(np.concatenate(parts, axis=1)).quantize(128)
+
+
+def _captioned(image: Image, caption: str) -> Any:
+    from PIL import Image as Picture
+    from PIL import ImageDraw, ImageFont
+
+    height, width = image.shape[:2]
+    picture = Picture.new("RGB", (width, height + BANNER), "white")
+    picture.paste(Picture.fromarray(image), (0, BANNER))
+    ImageDraw.Draw(picture).text((8, 6), caption, fill="#222222", font=ImageFont.load_default(13))
+    return picture

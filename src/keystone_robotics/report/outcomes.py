@@ -1,0 +1,129 @@
+"""The paper's Figure 1b: the candidates of one round, coloured by what became of the episode after each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keystone_robotics.report.figures import Plane
+from keystone_robotics.report.style import INK, PALETTE, QUIET, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from keystone_robotics.evaluate.branch import Branches
+    from keystone_robotics.evaluate.results import RoundRecord
+
+SUCCESS, FAILURE = PALETTE[0], PALETTE[1]
+
+
+def draw_outcomes(record: RoundRecord, branches: Branches, title: str = "") -> Figure:
+    """Candidates as points in the plane in which they vary most, and the paths on which they take the hand.
+
+    Args:
+        record: the round.
+        branches: what became of each candidate.
+        title: above the figure.
+    """
+    figure, axes = new_figure(10.0, 4.6, columns=2, width_ratios=[1.0, 1.15])
+    _draw_points(axes[0], record, branches)
+    if branches.paths[0].shape[1] == 3:
+        grid = axes[1].get_subplotspec()
+        axes[1].remove()
+        assert grid is not None
+        axes[1] = figure.add_subplot(grid, projection="3d")
+        _draw_paths_3d(axes[1], record, branches)
+    else:
+        _draw_paths_2d(axes[1], record, branches)
+    if title:
+        figure.suptitle(title, color=INK, fontsize=12)
+    return figure
+
+
+def draw_by_rank(rates: NDArray[np.float64], chosen: float, rounds: int) -> Figure:
+    """How often candidates led to success, from the middle of their round to its edge.
+
+    Args:
+        rates: (G,) of groups of equal size, the nearest to the medoid first; shares.
+        chosen: rate of the candidates that were chosen.
+        rounds: over how many it was counted.
+    """
+    figure, (ax,) = new_figure(5.2, 3.6)
+    places = np.arange(len(rates))
+    ax.bar(places, 100 * rates, color=SUCCESS, width=0.66)
+    ax.axhline(100 * chosen, color=INK, linewidth=1.0, linestyle="--")
+    ax.annotate(f"chosen: {100 * chosen:.0f} %", (places[-1] + 0.4, 100 * chosen), ha="right", va="bottom", color=INK)
+    ax.set_xticks(places, ["nearest the medoid", *[""] * (len(rates) - 2), "farthest"])
+    ax.set_ylabel("then succeeded, %", color=QUIET)
+    ax.set_ylim(0, 100)
+    ax.set_title(f"Candidates of {rounds} rounds, in groups of equal size", color=INK, fontsize=11)
+    return figure
+
+
+def _draw_points(ax: Axes, record: RoundRecord, branches: Branches) -> None:
+    valid = record.labels >= 0
+    winners = record.candidates[record.labels == 0]
+    plane = Plane.through(record.candidates[valid], winners)
+    points = plane.of(record.candidates)
+    for won, colour, name in ((True, SUCCESS, "then succeeded"), (False, FAILURE, "then failed")):
+        chosen = valid & (branches.success == won)
+        label = f"{int(chosen.sum())} {name}"
+        ax.scatter(
+            points[chosen, 0],
+            points[chosen, 1],
+            s=70,
+            color=colour,
+            alpha=0.75,
+            edgecolors="white",
+            linewidths=0.8,
+            label=label,
+        )
+    ring = "nearest to what was executed" if record.synthesised else "chosen"
+    x, y = points[record.index]
+    ax.scatter(x, y, s=260, facecolors="none", edgecolors=INK, linewidths=2.0, label=ring)
+    ax.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=3, frameon=False, labelcolor=INK, handletextpad=0.3
+    )
+    ax.set_xlabel(f"1st principal component ({plane.shares[0]:.0%} of the variance)", color=QUIET)
+    ax.set_ylabel(f"2nd ({plane.shares[1]:.0%})", color=QUIET)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.margins(0.12)
+    ax.set_title(f"{len(points)} candidates of one round", color=INK, fontsize=11)
+
+
+def _draw_paths_2d(ax: Axes, record: RoundRecord, branches: Branches) -> None:
+    for path, colour, width in _paths(record, branches):
+        ax.plot(*path.T, color=colour, linewidth=width, alpha=0.9, solid_capstyle="round")
+    ax.plot(*branches.paths[0][0], "o", color=INK, markersize=6)
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.set_title("Where each takes the hand", color=INK, fontsize=11)
+
+
+def _draw_paths_3d(ax: Any, record: RoundRecord, branches: Branches) -> None:
+    for path, colour, width in _paths(record, branches):
+        ax.plot(*(100 * path).T, color=colour, linewidth=width, alpha=0.9)
+    ax.plot(*(100 * branches.paths[0][:1]).T, "o", color=INK, markersize=6)
+    for axis, name in zip((ax.xaxis, ax.yaxis, ax.zaxis), "xyz", strict=True):
+        axis.set_pane_color((1.0, 1.0, 1.0, 0.0))
+        axis.line.set_color(QUIET)
+        axis.set_label_text(f"{name}, cm", color=QUIET, fontsize=8)
+    ax.tick_params(labelsize=7, labelcolor=QUIET, pad=0)
+    ax.locator_params(nbins=4)
+    ax.set_title("Where each takes the hand", color=INK, fontsize=11)
+
+
+def _paths(record: RoundRecord, branches: Branches) -> list[tuple[Any, str, float]]:
+    """Path, colour and width of each candidate; the chosen one wide and last, so that it lies on top."""
+    order = sorted(range(len(branches.paths)), key=lambda number: number == record.index)
+    return [
+        (
+            np.asarray(branches.paths[number], np.float64),
+            SUCCESS if branches.success[number] else FAILURE,
+            3.6 if number == record.index else 1.2,
+        )
+        for number in order
+    ]

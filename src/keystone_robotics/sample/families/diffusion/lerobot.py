@@ -1,0 +1,54 @@
+"""LeRobot's Diffusion Policy: the denoising loop takes its batch size and conditioning as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.kit.widen import widen
+
+
+class DiffusionSeam(Seam):
+    """On ``policy.diffusion``."""
+
+    def conditional_sample(
+        self,
+        batch_size: int,
+        global_cond: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        sample = super().conditional_sample  # type: ignore[misc]
+        if noise is not None:  # the caller's own noise: nothing to choose from
+            return sample(batch_size, global_cond, generator, noise)
+        assert global_cond is not None
+        return self._keystone.round(
+            lambda: sample(batch_size, global_cond, generator),
+            lambda noise, k: sample(batch_size * k, widen(global_cond, k), generator, noise),
+            batch=batch_size,
+            shape=(self.config.horizon, self.config.action_feature.shape[0]),
+            device=global_cond.device,
+            dtype=global_cond.dtype,
+            stochastic=self.config.noise_scheduler_type == "DDPM",
+        )
+
+
+class DiffusionAdapter(Adapter):
+    """Diffusion Policy (U-Net)."""
+
+    name = "diffusion"
+    shares = "observation features (encoded once; a small vector, copied K times)"
+    seam = DiffusionSeam
+
+    def module(self, policy: Any) -> Any:
+        return policy.diffusion
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy.diffusion, "_prepare_global_conditioning")]
+
+    def window(self, config: Any) -> Window:
+        return Window(int(config.action_feature.shape[0]), config.n_obs_steps - 1, int(config.n_action_steps))

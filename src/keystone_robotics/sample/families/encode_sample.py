@@ -1,0 +1,90 @@
+"""A policy of one's own, in the words of the paper's Listing 1: ``encode`` an observation, ``sample(context, noise)``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.kit.widen import widen
+
+
+class EncodeSampleSeam(Seam):
+    """On the policy."""
+
+    def sample(self, context: Any, noise: Tensor) -> Tensor:
+        sample, session = super().sample, self._keystone  # type: ignore[misc]
+
+        _check_rows(context, len(noise))
+
+        def original() -> Tensor:
+            # The caller's own noise if nothing is to be chosen; else it is drawn again, where the self-check can replace it.
+            chunk: Tensor = sample(context, noise if session.untouched else torch.randn_like(noise))
+            return chunk
+
+        return session.round(
+            original,
+            lambda noises, k: sample(tree_map(lambda value: widen(value, k), context), noises),
+            batch=noise.shape[0],
+            shape=noise.shape[1:],
+            device=noise.device,
+            dtype=noise.dtype,
+            stochastic=bool(getattr(self, "stochastic", False)),
+        )
+
+
+def _check_rows(context: Any, rows: int) -> None:
+    """Every tensor of the context must have a row for each observation, or it cannot be given one for each candidate."""
+    for value in tree_leaves(context):
+        if isinstance(value, Tensor) and value.shape[:1] != (rows,):
+            raise KeystoneError(
+                f"encode returned a tensor of shape {tuple(value.shape)} for {rows} observations: expected one row for each"
+            )
+        if not isinstance(value, (Tensor, str, int, float, bool, type(None))):
+            raise KeystoneError(
+                f"encode returned a {type(value).__name__}, which is not known to hold one row for each observation: use "
+                "tensors in lists, tuples or dicts"
+            )
+
+
+class EncodeSampleAdapter(Adapter):
+    """Any object with ``encode(observation) -> context`` and ``sample(context, noise) -> chunk``.
+
+    ``context`` is a tensor (B, ...) or a nest of lists, tuples and dicts of such; ``noise`` (B, ...) is standard normal, and
+    its shape, type and device are those of the noise that the policy itself passes; ``chunk`` is (B, T, D). The policy calls
+    ``self.sample(context, noise)`` with one row of noise per observation. A policy that draws more noise on its way says so
+    with ``stochastic = True``; one with a ``config.n_action_steps`` tells how much of a chunk is executed.
+    """
+
+    name = "encode/sample"
+    shares = "everything that encode returns"
+    seam = EncodeSampleSeam
+    home = "anybody"
+
+    def owns(self, policy: Any) -> bool:
+        encode, sample = getattr(policy, "encode", None), getattr(policy, "sample", None)
+        if not callable(encode) or not callable(sample):
+            return False
+        try:
+            parameters = inspect.signature(sample).parameters
+        except (TypeError, ValueError):  # built in, or from a compiled module: not ours to know
+            return False
+        # A default for the noise would mean that the policy calls sample without it, and draws inside.
+        required = [name for name, one in parameters.items() if one.default is inspect.Parameter.empty]
+        return list(parameters) == required == ["context", "noise"]
+
+    def module(self, policy: Any) -> Any:
+        return policy
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy, "encode")]
+
+    def window(self, config: Any) -> Window | None:
+        steps = getattr(config, "n_action_steps", None)
+        return None if steps is None else Window(None, 0, int(steps))

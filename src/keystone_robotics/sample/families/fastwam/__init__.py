@@ -1,0 +1,1 @@
+"""Fast-WAM: LeRobot's copy and the project's own code."""

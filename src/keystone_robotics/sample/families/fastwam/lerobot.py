@@ -1,0 +1,122 @@
+"""LeRobot's FastWAM: a world-action model that imagines the video once and denoises actions against its cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.sample.adapter import Adapter, Seam
+from keystone_robotics.sample.families.fastwam.flow import denoise, may_share
+
+
+class FastWAMSeam(Seam):
+    """On the policy, because its model takes one observation at a time and only the policy sees the batch.
+
+    The model's own noise comes from ``config.inference_seed``, 42 unless changed: the same for every chunk and every row. With
+    KeyStone on it comes from the session instead.
+    """
+
+    def predict_action_chunk(self, batch: dict[str, Any], **kwargs: Any) -> Tensor:
+        from lerobot.policies.fastwam.modeling_fastwam import (
+            _batch_to_infer_kwargs,
+            _infer_kwargs_batch_size,
+            _slice_infer_kwargs,
+            batch_device,
+        )
+
+        single = super().predict_action_chunk  # type: ignore[misc]
+        inputs = _batch_to_infer_kwargs(batch=batch, config=self.config)
+        rows = _infer_kwargs_batch_size(inputs)
+
+        @torch.no_grad()
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            self.eval()
+            candidates = []
+            for row, noises in enumerate(noise.view(rows, k, *noise.shape[1:])):
+                given = _row(inputs, row)
+                step = _first_step(self.model, noise.shape[1], **given)
+                count, shift = given["num_inference_steps"], given["sigma_shift"]
+                candidates.append(denoise(self.model, noises, count, shift, step, self._keystone.step, shared))
+            return torch.cat(candidates).to(batch_device(batch), torch.float32)
+
+        def _row(inputs: dict[str, Any], row: int) -> dict[str, Any]:
+            return inputs if rows == 1 else _slice_infer_kwargs(inputs, index=row, batch_size=rows)
+
+        return self._keystone.round(
+            lambda: single(batch, **kwargs),
+            draw,
+            fast=partial(draw, shared=True) if may_share(self._keystone, self.model) else None,
+            batch=rows,
+            shape=(inputs["action_horizon"], self.model.action_expert.action_dim),
+            device=self.model.device,
+            dtype=self.model.torch_dtype,
+        )
+
+
+def _first_step(
+    model: Any,
+    horizon: int,
+    prompt: Any,
+    input_image: Tensor,
+    proprio: Tensor | None,
+    context: Tensor | None,
+    context_mask: Tensor | None,
+    tiled: bool,
+    **_: Any,
+) -> dict[str, Any]:
+    """What ``FastWAM.infer_action`` calls its first denoising step with, for one observation, apart from actions and time."""
+    image, _height, _width = model._normalize_infer_input_image(input_image)
+    first_frame = model._encode_input_image_latents_tensor(
+        input_image=image.to(device=model.device, dtype=model.torch_dtype), tiled=tiled
+    )
+    context, context_mask = model._prepare_infer_context(
+        prompt, context, context_mask, model._normalize_infer_proprio(proprio)
+    )
+    video = model.video_expert.pre_dit(
+        x=first_frame,
+        timestep=torch.zeros(1, dtype=first_frame.dtype, device=model.device),
+        context=context,
+        context_mask=context_mask,
+        action=None,
+        fuse_vae_embedding_in_latents=bool(getattr(model.video_expert, "fuse_vae_embedding_in_latents", False)),
+    )
+    length = int(video["tokens"].shape[1])
+    mask = model._build_mot_attention_mask(
+        video_seq_len=length,
+        action_seq_len=horizon,
+        video_tokens_per_frame=int(video["meta"]["tokens_per_frame"]),
+        device=video["tokens"].device,
+    )
+    cache = model.mot.prefill_video_cache(
+        video_tokens=video["tokens"],
+        video_freqs=video["freqs"],
+        video_t_mod=video["t_mod"],
+        video_context_payload={"context": video["context"], "mask": video["context_mask"]},
+        video_attention_mask=mask[:length, :length],
+    )
+    return {
+        "context": context,
+        "context_mask": context_mask,
+        "video_kv_cache": cache,
+        "attention_mask": mask,
+        "video_seq_len": length,
+    }
+
+
+class FastWAMAdapter(Adapter):
+    """FastWAM."""
+
+    name = "fastwam"
+    shares = "the image's latents, the text and the video expert's key-value cache (one copy, whatever K)"
+    seam = FastWAMSeam
+    compiles = True
+
+    def module(self, policy: Any) -> Any:
+        return policy
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy.model, "_encode_input_image_latents_tensor"), (policy.model.mot, "prefill_video_cache")]

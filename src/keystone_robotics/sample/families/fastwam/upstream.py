@@ -1,0 +1,129 @@
+"""Fast-WAM's own code: one look at the world, then K chunks of actions against its cache."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.families.fastwam.flow import denoise, may_share
+
+#: Set while `infer_action` runs only up to its first denoising step, in this thread or task.
+_encoding: contextvars.ContextVar[bool] = contextvars.ContextVar("keystone_fast_wam_encoding", default=False)
+
+
+class _Encoded(Exception):
+    """Carries what the first denoising step was called with."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+
+class OwnFastWAMSeam(Seam):
+    """On the model.
+
+    Both evaluations that come with Fast-WAM call it with a fixed seed: its noise is the same in every round, and K calls would
+    give K equal chunks. The K noises of a round are distinct, follow from that seed, and so are the same in every round too.
+    """
+
+    @torch.no_grad()
+    def infer_action(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        infer = super().infer_action  # type: ignore[misc]
+        if self._keystone.untouched:
+            return infer(*args, **kwargs)
+        bound = inspect.signature(infer).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            step = _first_step(infer, given)
+            actions = denoise(
+                self, noise, given["num_inference_steps"], given["sigma_shift"], step, self._keystone.step, shared
+            )
+            return actions.float().cpu()  # where upstream returns them, so that they can be compared with its own
+
+        chunk = self._keystone.round(
+            lambda: infer(**given)["action"][None],
+            draw,
+            fast=partial(draw, shared=True) if may_share(self._keystone, self) else None,
+            batch=1,
+            shape=(given["action_horizon"], self.action_expert.action_dim),
+            device=self.device,
+            dtype=self.torch_dtype,
+            seed=given["seed"],
+        )
+        return {"action": chunk[0]}
+
+    def _predict_action_noise_with_cache(self, **arguments: Any) -> Tensor:
+        if _encoding.get():
+            raise _Encoded(arguments)
+        return super()._predict_action_noise_with_cache(**arguments)  # type: ignore[misc]
+
+
+def _first_step(infer: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """What `infer_action` calls its first denoising step with, apart from actions and time."""
+    token = _encoding.set(True)
+    try:
+        infer(**{**given, "seed": 0})  # a seed, so that noise that is not used is not drawn from the global generator
+    except _Encoded as encoded:
+        return {
+            name: value
+            for name, value in encoded.arguments.items()
+            if name not in ("latents_action", "timestep_action")
+        }
+    finally:
+        _encoding.reset(token)
+    raise KeystoneError(
+        "fast-wam: infer_action made no step through _predict_action_noise_with_cache: it was compiled or has changed; attach "
+        "before compiling"
+    )
+
+
+class OwnFastWAMAdapter(Adapter):
+    """Fast-WAM in its own repository."""
+
+    name = "fast-wam"
+    shares = "the image's latents, the text and the video expert's key-value cache (one copy, whatever K)"
+    home = "FastWAM"
+    seam = OwnFastWAMSeam
+    compiles = True
+
+    def owns(self, policy: Any) -> bool:
+        names = ("infer_action", "_predict_action_noise_with_cache", "infer_action_scheduler", "action_expert", "mot")
+        return all(hasattr(_model(policy), name) for name in names)
+
+    def module(self, policy: Any) -> Any:
+        return _model(policy)
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        model = _model(policy)
+        return [(model, "_encode_input_image_latents_tensor"), (model.mot, "prefill_video_cache")]
+
+    def config(self, policy: Any) -> Any:
+        return policy
+
+    def window(self, config: Any) -> Window | None:
+        """The RoboTwin policy says how many steps it executes; the model alone does not, and all of them count."""
+        steps = getattr(config, "replan_steps", None)
+        return None if steps is None else Window(None, 0, int(steps))
+
+    def refuse(self, policy: Any) -> str:
+        # The same question by which their own evaluation tells the variants apart.
+        if "num_video_frames" in inspect.signature(_model(policy).infer_action).parameters:
+            return (
+                "this variant imagines a video for every chunk, from noise of its own: K candidates would need K videos"
+            )
+        return ""
+
+
+def _model(policy: Any) -> Any:
+    """The model of a policy with steps to execute, or the object itself."""
+    return policy.model if hasattr(policy, "replan_steps") and hasattr(policy, "model") else policy

@@ -1,0 +1,183 @@
+"""The diffusion transformer of the GR00T family on one context, K candidates wide: exact, and without work done twice.
+
+LeRobot's GR00T N1.7, NVIDIA's Isaac-GR00T and StarVLA each have their own copy of it (`DiT`, `AlternateVLDiT`), known here by
+its shape alone. As its authors wrote it, it projects the context to keys and values for every candidate in every step. Here:
+
+- keys and values of the context are projected once a round, of those tokens only that a block may look at;
+- the candidates of a row are queries of one row (see `cross_attention.cross_attend`);
+- what depends on the time alone (its encoding, scale and shift of every norm) is computed once a round for all steps.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from keystone_robotics.sample.kit.bypass import Bypass
+from keystone_robotics.sample.kit.cross_attention import KeysValues, compact, cross_attend, split_heads
+from keystone_robotics.sample.kit.modulation import is_plain, modulate
+from keystone_robotics.sample.shadow import own_class
+
+#: What a block attends to.
+ITSELF, CONTEXT, TEXT, IMAGES = "itself", "context", "text", "images"
+
+#: Of the network. An engine or a compiled function in the place of its ``forward``, or of a block's, is to be used.
+BYPASS = Bypass(
+    called=frozenset(
+        {
+            "timestep_encoder", "linear", "pos_embed", "to_q", "to_k", "to_v", "to_out.0", "norm3", "ff", "proj_out_1",
+            "proj_out_2",
+        }
+    )
+)  # fmt: skip
+
+
+class SharedDiT:
+    """The network as a function of tokens and the number of the step, for one context.
+
+    Args:
+        network: one that `recognises` knows.
+        context: (B, L, E) vision-language tokens.
+        times: (N,) the time of every step, as the network takes it.
+        mask: (B, L) bool, True for tokens that blocks may look at; None if all.
+        image_mask: (B, L) bool, True for image tokens; for networks that look at text and images in turn.
+        run: `run_blocks`, or a compiled one.
+
+    Attributes:
+        seen: by each block, see `run_blocks`.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        context: Tensor,
+        times: Tensor,
+        mask: Tensor | None = None,
+        image_mask: Tensor | None = None,
+        run: Callable[..., Tensor] | None = None,
+    ) -> None:
+        self._network, self._run = network, run or run_blocks
+        looks, blocks = looks_at(network), network.transformer_blocks
+        masks = {CONTEXT: mask}
+        if image_mask is not None:
+            every = torch.ones_like(image_mask) if mask is None else mask
+            masks |= {TEXT: ~image_mask & every, IMAGES: image_mask & every}
+        visible = {name: compact(context, masks[name]) for name in {*looks} - {ITSELF}}
+        self.seen = [
+            None if look == ITSELF else project(block.attn1, *visible[look]) for look, block in zip(looks, blocks)
+        ]
+        self._modulations = modulations_of(network, times)
+
+    def __call__(self, tokens: Tensor, step: int) -> Tensor:
+        """(B * K, S, E) tokens of all candidates at ``times[step]`` to (B * K, S, output)."""
+        return self._run(self._network, self.seen, *self._modulations[step], tokens)
+
+
+def modulations_of(network: Any, times: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """For each of the times (N,): scales and shifts (blocks + 1, E) of the norm of each block and of the last one."""
+    time = functional.silu(network.timestep_encoder(times))
+    modulations = [block.norm1.linear(time).chunk(2, dim=1) for block in network.transformer_blocks]
+    modulations.append(network.proj_out_1(time).chunk(2, dim=1)[::-1])  # which has the shift first
+    scales, shifts = (torch.stack(parts, dim=1) for parts in zip(*modulations))
+    return list(zip(1 + scales, shifts))
+
+
+def run_blocks(
+    network: Any, seen: Sequence[KeysValues | None], scales: Tensor, shifts: Tensor, tokens: Tensor
+) -> Tensor:
+    """One step.
+
+    Args:
+        network: one that `recognises` knows.
+        seen: by each block; None for one that looks at its own tokens.
+        scales: (blocks + 1, E) of the norm of each block and of the last one.
+        shifts: (blocks + 1, E).
+        tokens: (B * K, S, E).
+    """
+    hidden = through_blocks(network, seen, scales, shifts, tokens)
+    output: Tensor = network.proj_out_2(modulate(network.norm_out, hidden, scales[-1], shifts[-1]))
+    return output
+
+
+def through_blocks(
+    network: Any, seen: Sequence[KeysValues | None], scales: Tensor, shifts: Tensor, tokens: Tensor
+) -> Tensor:
+    """`run_blocks` without the last norm and projection."""
+    hidden = tokens
+    for block, context, scale, shift in zip(network.transformer_blocks, seen, scales, shifts):
+        attention, normed = block.attn1, modulate(block.norm1.norm, hidden, scale, shift)
+        if block.pos_embed is not None:
+            normed = block.pos_embed(normed)
+        mixed = cross_attend(attention.to_q(normed), project(attention, normed) if context is None else context)
+        hidden = hidden + attention.to_out[0](mixed)
+        hidden = hidden + block.ff(block.norm3(hidden))
+    return hidden
+
+
+def looks_at(network: Any) -> list[str]:
+    """What each block attends to; every other one to its own tokens, where the network is built so."""
+    # StarVLA may override what its config says and keeps the outcome on the network.
+    interleaves = getattr(network, "_interleave_self_attention", network.config.interleave_self_attention)
+    period = 2 * getattr(network, "attend_text_every_n_blocks", 0)
+
+    def look(index: int) -> str:
+        if index % 2 and interleaves:
+            return ITSELF
+        if not period:
+            return CONTEXT
+        return IMAGES if index % period else TEXT
+
+    return [look(index) for index in range(len(network.transformer_blocks))]
+
+
+def recognises(network: Any) -> bool:
+    """Whether `SharedDiT` computes what this network does. Another one runs as it is."""
+    if own_class(network).__name__ not in ("DiT", "AlternateVLDiT") or network.training:
+        return False
+    parts = ("timestep_encoder", "transformer_blocks", "norm_out", "proj_out_1", "proj_out_2", "config")
+    return (
+        all(hasattr(network, part) for part in parts)
+        and hasattr(network.config, "interleave_self_attention")
+        and is_plain(network.norm_out)
+        and all(_recognises_block(block) for block in network.transformer_blocks)
+    )
+
+
+def _recognises_block(block: Any) -> bool:
+    if not all(hasattr(block, part) for part in ("norm1", "attn1", "norm3", "ff", "pos_embed")):
+        return False
+    if not (hasattr(block.norm1, "linear") and is_plain(getattr(block.norm1, "norm", None))):
+        return False  # another norm, which does not depend on the time
+    # NVIDIA's copy runs its attention on the math backend where others fail: that is then its own affair.
+    forces_backend = getattr(sys.modules.get(own_class(block).__module__), "_should_force_math_sdpa", None)
+    return recognises_attention(block.attn1) and not (forces_backend and forces_backend())
+
+
+def recognises_attention(attention: Any) -> bool:
+    """Queries, keys, values and an output, with nothing in between: the `Attention` of diffusers without its options."""
+    options = (
+        "group_norm",
+        "spatial_norm",
+        "norm_cross",
+        "norm_q",
+        "norm_k",
+        "added_kv_proj_dim",
+        "residual_connection",
+    )
+    return (
+        all(hasattr(attention, part) for part in ("to_q", "to_k", "to_v", "to_out", "heads", "processor"))
+        and type(attention.processor).__name__ == "AttnProcessor2_0"
+        and not any(getattr(attention, option, None) for option in options)
+        and getattr(attention, "rescale_output_factor", 1.0) == 1.0
+    )
+
+
+def project(attention: Any, tokens: Tensor, mask: Tensor | None = None) -> KeysValues:
+    """Keys and values of (B, L, E) tokens."""
+    keys, values = (split_heads(linear(tokens), attention.heads) for linear in (attention.to_k, attention.to_v))
+    return KeysValues(keys, values, None if mask is None else mask[:, None, None])

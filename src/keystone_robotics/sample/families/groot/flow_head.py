@@ -1,0 +1,103 @@
+"""The denoising loop that GR00T's flow-matching action heads share, whoever ships them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.sample.families.groot.denoiser import BYPASS, SharedDiT, recognises, run_blocks
+from keystone_robotics.sample.kit.bypass import may_bypass
+from keystone_robotics.sample.kit.lengths import lengths_vary
+
+#: Maps tokens (B * K, S, E) and the number of the step to as many tokens.
+Network = Callable[[Tensor, int], Tensor]
+
+
+def denoise(
+    head: Any,
+    actions: Tensor,
+    network: Network,
+    prefix: Tensor | None,
+    embodiment: tuple[Tensor, ...] = (),
+    strength: Tensor | float = 1.0,
+) -> Tensor:
+    """Noise (B * K, T, D) to actions, by Euler steps from time 0 to 1.
+
+    An embodiment has weights of its own, which encoder and decoder copy out for every row they are given. Where there is one
+    for each observation, the K candidates of an observation are one long row there, and its weights are copied once.
+
+    Args:
+        head: with ``action_encoder``, ``action_decoder`` and the settings of the loop.
+        actions: the initial noise.
+        network: the head's transformer with its context, as `own_network` or `shared_network` make it.
+        prefix: (B * K, P, E) tokens before those of the actions (state, future tokens), or None.
+        embodiment: (B,) or (B * K,) which robot, where encoder and decoder have weights for several.
+        strength: factor on the velocity, (T, 1) where steps are held to a previous chunk.
+    """
+    rows = len(embodiment[0]) if embodiment else len(actions)
+    for step, time in enumerate(step_times(head)):
+        times = torch.full((rows,), time, device=actions.device)
+        tokens = _on_rows(rows, actions, head.action_encoder, times, *embodiment)
+        if head.config.add_pos_embed:
+            tokens = tokens + head.position_embedding(torch.arange(tokens.shape[1], device=tokens.device))
+        hidden = network(tokens if prefix is None else torch.cat((prefix, tokens), dim=1), step)
+        velocity = _on_rows(rows, hidden[:, -head.action_horizon :], head.action_decoder, *embodiment)
+        actions = actions + 1.0 / head.num_inference_timesteps * velocity * strength
+    return actions
+
+
+def step_times(head: Any) -> list[int]:
+    """The time of every step, in the buckets in which the network counts it.
+
+    >>> from types import SimpleNamespace
+    >>> step_times(SimpleNamespace(num_inference_timesteps=4, num_timestep_buckets=1000))
+    [0, 250, 500, 750]
+    """
+    count = head.num_inference_timesteps
+    return [int(step / float(count) * head.num_timestep_buckets) for step in range(count)]
+
+
+def call_network(network: Callable[..., Tensor], **inputs: Any) -> Tensor:
+    """A transformer as it is; a function, so that it can be compiled (see `Session.step`)."""
+    return network(**inputs)
+
+
+def own_network(head: Any, context: Any, call: Callable[..., Tensor] = call_network, **options: Any) -> Network:
+    """The head's transformer in its own code, on a context with a row for each candidate."""
+    run, times = head._keystone.step(call), step_times(head)
+
+    def network(tokens: Tensor, step: int) -> Tensor:
+        time = torch.full(tokens.shape[:1], times[step], device=tokens.device)
+        return run(head.model, hidden_states=tokens, encoder_hidden_states=context, timestep=time, **options)
+
+    return network
+
+
+def may_share(head: Any) -> bool:
+    """Whether `shared_network` computes what the head's transformer does, and passes nothing by that somebody put on it."""
+    # In this order: compiled steps of a network that is not recognised must not pass hooks by either.
+    return may_bypass(head._keystone, BYPASS, head.model) and recognises(head.model)
+
+
+def shared_network(head: Any, context: Tensor, mask: Tensor | None = None, image_mask: Tensor | None = None) -> Network:
+    """The same on a context (B, L, E) that the candidates of a row share, where it `may_share`."""
+    times = torch.tensor(step_times(head), device=context.device)
+    network = SharedDiT(head.model, context, times, mask, image_mask, run=head._keystone.step(run_blocks))
+    if head._keystone.compile:
+        lengths_vary(seen for seen in network.seen if seen is not None)
+    return network
+
+
+def with_future_tokens(head: Any, state: Tensor | None, rows: int) -> Tensor:
+    """(rows, P, E) the state's tokens, if there are any, and the head's learned ones."""
+    future = head.future_tokens.weight.expand(rows, -1, -1)
+    return future if state is None else torch.cat((state, future), dim=1)
+
+
+def _on_rows(rows: int, values: Tensor, network: Callable[..., Tensor], *settings: Tensor) -> Tensor:
+    """Apply a network that treats tokens one by one to (B * K, T, D) values as if they were (rows, ..., D)."""
+    folded = network(values.reshape(rows, -1, values.shape[-1]), *settings)
+    return folded.reshape(*values.shape[:2], folded.shape[-1])

@@ -1,0 +1,119 @@
+"""LeRobot's GR00T N1.7: a diffusion transformer that attends in turn to itself and to vision-language tokens."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.families.groot.flow_head import denoise, may_share, own_network, shared_network
+from keystone_robotics.sample.kit.widen import widen
+
+
+class GrootSeam(Seam):
+    """On the action head of GR00T N1.6 and N1.7; only the latter is given ``action_input`` and ``options``."""
+
+    @torch.no_grad()
+    def get_action_with_features(
+        self,
+        backbone_features: Tensor,
+        state_features: Tensor,
+        embodiment_id: Tensor,
+        backbone_output: Any,
+        action_input: Any = None,
+        options: dict[str, Any] | None = None,
+    ) -> Any:
+        own = partial(
+            super().get_action_with_features,  # type: ignore[misc]
+            backbone_features,
+            state_features,
+            embodiment_id,
+            backbone_output,
+            *(() if action_input is None else (action_input, options)),
+        )
+        if self._keystone.untouched:
+            return own()
+        previous = None if action_input is None else action_input.get("action")
+        image, visible = None, None
+        if self.config.use_alternate_vl_dit:
+            image, visible = backbone_output["image_mask"], backbone_output["backbone_attention_mask"]
+
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            actions, strength = _held(noise, widen(previous, k), options)
+            if shared:
+                network = shared_network(self, backbone_features, visible, image)
+            else:
+                masks = {"image_mask": widen(image, k), "backbone_attention_mask": widen(visible, k)}
+                network = own_network(self, widen(backbone_features, k), **({} if image is None else masks))
+            embodiment = embodiment_id if shared else widen(embodiment_id, k)
+            return denoise(self, actions, network, widen(state_features, k), (embodiment,), strength)
+
+        chunk = self._keystone.round(
+            lambda: own()["action_pred"],
+            draw,
+            fast=partial(draw, shared=True) if may_share(self) else None,
+            batch=backbone_features.shape[0],
+            shape=(self.config.action_horizon, self.action_dim),
+            device=backbone_features.device,
+            dtype=backbone_features.dtype,
+            delay=0 if previous is None or options is None else options["rtc_frozen_steps"],
+            guided=previous is not None,
+        )
+        fields = {"action_pred": chunk, "backbone_features": backbone_features, "state_features": state_features}
+        return type(backbone_output)(data=fields)
+
+
+def _held(noise: Tensor, previous: Tensor | None, options: Any) -> tuple[Tensor, Tensor | float]:
+    """Real-time chunking: steps that overlap with the previous chunk start from it and are held to it, less and less.
+
+    Returns:
+        initial actions (B * K, T, D), and (T, 1) how far each step may move.
+    """
+    if previous is None:
+        return noise, 1.0
+    if options is None:
+        raise ValueError("RTC options are required when action is provided to get_action.")
+    end, overlap, frozen = (options[name] for name in ("action_horizon", "rtc_overlap_steps", "rtc_frozen_steps"))
+    actions, strength = noise.clone(), noise.new_ones(noise.shape[1], 1)
+    actions[:, :overlap] = previous[:, end - overlap : end]
+    times = torch.linspace(0.0, 1.0, overlap - frozen + 2, device=noise.device)
+    ramp = 1 - torch.exp(-options["rtc_ramp_rate"] * times)
+    strength[:frozen] = 0.0
+    strength[frozen:overlap] = (ramp / ramp[-1].clamp_min(1e-8))[1:-1, None]
+    return actions, strength
+
+
+class GrootAdapter(Adapter):
+    """GR00T N1.7."""
+
+    name = "groot"
+    shares = "vision-language tokens and their projections in cross-attention (one copy, whatever K)"
+    seam = GrootSeam
+    compiles = True
+
+    def module(self, policy: Any) -> Any:
+        return policy._groot_model.action_head
+
+    def cost(self, policy: Any) -> Any:
+        return self.module(policy).num_inference_timesteps
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy._groot_model.backbone, "forward"), (policy._groot_model.action_head, "_encode_features")]
+
+    def window(self, config: Any) -> Window:
+        steps = int(config.n_action_steps)
+        steps = min(steps, _executed_steps(config.base_model_path, config.embodiment_tag) or steps)
+        return Window(int(config.action_feature.shape[0]), 0, steps)
+
+
+@functools.cache
+def _executed_steps(checkpoint: Any, embodiment: Any) -> int | None:
+    """How many steps a checkpoint executes at most, read from its files as the policy does; None if they do not say."""
+    from lerobot.policies.groot.configuration_groot import infer_groot_n1_7_action_execution_horizon
+
+    return infer_groot_n1_7_action_execution_horizon(checkpoint, embodiment)

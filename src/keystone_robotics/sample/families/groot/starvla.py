@@ -1,0 +1,130 @@
+"""StarVLA's own code: its flow-matching heads, on the last layer of the vision-language model or on every layer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.families.groot.denoiser import CONTEXT, looks_at, through_blocks
+from keystone_robotics.sample.families.groot.flow_head import (
+    Network,
+    denoise,
+    may_share,
+    own_network,
+    shared_network,
+    step_times,
+    with_future_tokens,
+)
+from keystone_robotics.sample.families.groot.layerwise_denoiser import SharedLayers
+from keystone_robotics.sample.kit.lengths import lengths_vary
+from keystone_robotics.sample.kit.widen import widen
+
+
+class StarVLASeam(Seam):
+    """On ``framework.action_model``. ``predict_action_realtime`` runs as it is, with one candidate."""
+
+    @torch.no_grad()
+    def predict_action(self, *args: Any, **kwargs: Any) -> Tensor:
+        predict = super().predict_action  # type: ignore[misc]
+        own = partial(predict, *args, **kwargs)
+        if self._keystone.untouched:
+            return own()
+        # The context is called vl_embs or vl_embs_list; older versions take no mask.
+        context, *_ = given = inspect.signature(predict).bind(*args, **kwargs).arguments
+        context, state, mask = given[context], given.get("state"), given.get("encoder_attention_mask")
+        first = context[0] if isinstance(context, (list, tuple)) else context
+
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            encoded = None if state is None else widen(self.state_encoder(state), k)
+            prefix = with_future_tokens(self, encoded, len(noise))
+            network = self._shared(context, mask) if shared else self._network(context, mask, k)
+            return denoise(self, noise, network, prefix)
+
+        known = may_share(self) and (mask is None or mask.dtype == torch.bool)
+        # Older heads run no more blocks than there are layers.
+        complete = known and (isinstance(context, Tensor) or len(context) == len(self.model.transformer_blocks))
+        return self._keystone.round(
+            own,
+            draw,
+            fast=partial(draw, shared=True) if complete else None,
+            batch=first.shape[0],
+            shape=(self.action_horizon, self.action_dim),
+            device=first.device,
+            dtype=first.dtype,
+        )
+
+    def _network(self, context: Any, mask: Tensor | None, k: int) -> Network:
+        """The head's transformer on tokens (B, L, E), or on a list of them, one for each of its layers."""
+        masks = {} if mask is None else {"encoder_attention_mask": widen(mask, k)}
+        if isinstance(context, Tensor):
+            return own_network(self, widen(context, k), **masks)
+        layers = [widen(layer, k) for layer in context]
+        if self._runs_layers_itself():
+            return own_network(self, layers, return_pre_output=True, **masks)
+        return own_network(self, layers, _by_layer)
+
+    def _shared(self, context: Any, mask: Tensor | None) -> Network:
+        """The same on a context that the candidates of a row share."""
+        if isinstance(context, Tensor):
+            return shared_network(self, context, mask)
+        looks = looks_at(self.model) if self._runs_layers_itself() else [CONTEXT] * len(context)
+        times = torch.tensor(step_times(self), device=context[0].device)
+        network = SharedLayers(self.model, context, looks, times, mask, run=self._keystone.step(through_blocks))
+        if self._keystone.compile:
+            lengths_vary(seen for seen in network.seen if seen is not None)
+        return network
+
+    def _runs_layers_itself(self) -> bool:
+        """Whether the transformer takes a context for each layer, which older ones leave to the head."""
+        return "return_pre_output" in inspect.signature(self.model.forward).parameters
+
+
+def _by_layer(network: Any, hidden_states: Tensor, encoder_hidden_states: Sequence[Tensor], timestep: Tensor) -> Tensor:
+    """What older versions write out in the loop of the head: each block with its own layer of the context."""
+    time = network.timestep_encoder(timestep)
+    for block, layer in zip(network.transformer_blocks, encoder_hidden_states, strict=False):
+        hidden_states = block(hidden_states=hidden_states, encoder_hidden_states=layer, temb=time)
+    return hidden_states
+
+
+class StarVLAAdapter(Adapter):
+    """StarVLA's GR00T and π heads (QwenGR00T, QwenPI and those built like them)."""
+
+    name = "starvla"
+    shares = (
+        "vision-language tokens, of the last layer or of every layer, and their projections in cross-attention (one copy, "
+        "whatever K)"
+    )
+    home = "StarVLA"
+    compiles = True
+    seam = StarVLASeam
+
+    def owns(self, policy: Any) -> bool:
+        names = ("predict_action", "future_tokens", "action_encoder", "action_decoder", "num_inference_timesteps")
+        return all(hasattr(_head(policy), name) for name in names)
+
+    def module(self, policy: Any) -> Any:
+        return _head(policy)
+
+    def cost(self, policy: Any) -> Any:
+        return self.module(policy).num_inference_timesteps
+
+    def window(self, config: Any) -> Window | None:
+        return None  # action_dim is the robot's own; how much of a chunk is executed, only the client knows
+
+    def refuse(self, policy: Any) -> str:
+        if hasattr(_head(policy), "t_eps"):
+            return (
+                "the head predicts actions, not velocities (ABot-M0): that loop is not known here. Name it with site="
+            )
+        return ""
+
+
+def _head(policy: Any) -> Any:
+    return getattr(policy, "action_model", policy)

@@ -1,0 +1,236 @@
+"""LeRobot's MolmoAct2: an action expert that attends to the keys and values of a vision-language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.sample.adapter import Adapter, Seam
+from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.shadow import is_replaced
+
+
+class MolmoAct2CrossAttentionSeam(Seam):
+    """On the attention of each block of the expert to the context: candidates are queries of one row, where the context has a
+    row for each observation. Queries neither see each other nor have positions here, so nothing else changes.
+    """
+
+    def forward(self, x: Tensor, *, kv_k: Tensor, **others: Any) -> Tensor:
+        attended: Tensor = super().forward(x.reshape(kv_k.shape[0], -1, x.shape[-1]), kv_k=kv_k, **others)  # type: ignore[misc]
+        return attended.view_as(x)
+
+
+class MolmoAct2Seam(Seam):
+    """On the backbone, ``policy._backbone()``."""
+
+    @torch.no_grad()
+    def generate_actions_from_inputs(self, **inputs: Any) -> Tensor:
+        single = super().generate_actions_from_inputs  # type: ignore[misc]
+        weight = self._require_action_expert().action_embed.weight
+        steps = int(inputs.get("num_steps") or self.config.flow_matching_num_steps)
+
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            flow = _flow(self, noise, k, steps, self.config.mask_action_dim_padding, shared, **inputs)
+            graphs = self.action_cuda_graph_manager
+            if graphs is not None and graphs.can_use_action_flow(flow):
+                return graphs.run_action_flow(flow, steps, self._run_action_flow_loop)
+            return self._run_action_flow_loop(flow, steps)
+
+        return self._keystone.round(
+            lambda: single(**inputs),
+            draw,
+            fast=partial(draw, shared=True) if _folds(self) else None,
+            batch=inputs["input_ids"].shape[0],
+            shape=(self._resolve_action_horizon(inputs.get("action_horizon")), self.config.max_action_dim),
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+
+
+class MolmoAct2RTCSeam(Seam):
+    """On the policy, which has a loop of its own for real-time chunking."""
+
+    def _generate_actions_from_inputs_with_rtc(
+        self,
+        *,
+        model_inputs: dict[str, Tensor],
+        action_dim_is_pad: Tensor | None,
+        num_steps: int | None,
+        generator: torch.Generator | None,
+        inference_delay: int | None,
+        prev_chunk_left_over: Tensor | None,
+        execution_horizon: int | None,
+    ) -> Tensor:
+        single = super()._generate_actions_from_inputs_with_rtc  # type: ignore[misc]
+        backbone, expert, rtc = self._backbone(), self._action_expert(), self.rtc_processor
+        steps = int(num_steps or backbone.config.flow_matching_num_steps)
+        batch, masked = model_inputs["input_ids"].shape[0], self.config.mask_action_dim_padding
+
+        def original() -> Tensor:
+            return single(
+                model_inputs=model_inputs,
+                action_dim_is_pad=action_dim_is_pad,
+                num_steps=num_steps,
+                generator=generator,
+                inference_delay=inference_delay,
+                prev_chunk_left_over=prev_chunk_left_over,
+                execution_horizon=execution_horizon,
+            )
+
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            mask = self._encoder_attention_mask_for_action_expert(
+                input_ids=model_inputs.get("input_ids"), attention_mask=model_inputs.get("attention_mask")
+            )
+            flow = _flow(
+                backbone,
+                noise,
+                k,
+                steps,
+                masked,
+                shared,
+                action_dim_is_pad=action_dim_is_pad,
+                encoder_attention_mask=mask,
+                **model_inputs,
+            )
+            # A leftover of one row serves all candidates of all rows, as it is.
+            left_over = prev_chunk_left_over
+            if left_over is not None and left_over.ndim == 3 and left_over.shape[0] == batch:
+                left_over = widen(left_over, k)
+            actions = flow.trajectory
+            for i, modulation in enumerate(flow.modulations):
+
+                def towards_noise(x: Tensor, modulation: Any = modulation) -> Tensor:
+                    velocity = expert.forward_with_context(
+                        x, modulation.conditioning, context=flow.context, modulation=modulation
+                    )
+                    return -_without_padding(backbone, velocity, flow.action_dim_is_pad, masked)
+
+                # Real-time chunking counts time from 1 down to 0, with the opposite velocity.
+                guided = rtc.denoise_step(
+                    x_t=actions,
+                    prev_chunk_left_over=left_over,
+                    inference_delay=int(inference_delay or 0),
+                    time=1.0 - i / steps,
+                    original_denoise_step_partial=towards_noise,
+                    execution_horizon=execution_horizon,
+                )
+                actions = _without_padding(backbone, actions - guided / steps, flow.action_dim_is_pad, masked)
+            return actions
+
+        return self._keystone.round(
+            original,
+            draw,
+            fast=partial(draw, shared=True) if _folds(backbone) else None,
+            batch=batch,
+            shape=(self._generation_action_horizon(), int(backbone.config.max_action_dim)),
+            device=model_inputs["input_ids"].device,
+            delay=int(inference_delay or 0),
+            guided=prev_chunk_left_over is not None,
+        )
+
+
+def _flow(
+    model: Any,
+    noise: Tensor,
+    k: int,
+    steps: int,
+    masked: bool,
+    shared: bool,
+    *,
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    states: Tensor | None = None,
+    action_dim_is_pad: Tensor | None = None,
+    encoder_kv_states: Any = None,
+    encoder_attention_mask: Tensor | None = None,
+    action_horizon: Any = None,
+    num_steps: Any = None,
+    generator: Any = None,
+    **vision: Any,
+) -> Any:
+    """What the expert's loop over B * K rows of noise needs; the context is encoded and projected for B rows, then
+    widened, if it is not shared.
+    """
+    from lerobot.policies.molmoact2.molmoact2_hf_model.inference import _ActionFlowInputs
+
+    expert, device = model._require_action_expert(), noise.device
+    if encoder_kv_states is None:
+        outputs = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **vision)
+        encoder_kv_states = model._extract_kv_states(outputs.past_key_values)
+    if encoder_attention_mask is None:
+        encoder_attention_mask = model._get_encoder_attention_mask(input_ids, attention_mask)
+    gate, depth_mask = model._depth_gate_from_condition(
+        input_ids=input_ids, encoder_attention_mask=encoder_attention_mask, layer_kv_states=encoder_kv_states
+    )
+    context = expert.prepare_context(
+        encoder_kv_states=model._apply_depth_gate_to_layer_kv_states(encoder_kv_states, depth_mask, gate),
+        encoder_attention_mask=encoder_attention_mask,
+        state_embeddings=states,
+        batch_size=input_ids.shape[0],
+        seq_len=noise.shape[1],
+        device=device,
+        dtype=noise.dtype,
+    )
+    if not shared:
+        context.kv_contexts = [(_copies(key, k), _copies(value, k)) for key, value in context.kv_contexts]
+        context.cross_mask = _copies(context.cross_mask, k)
+    rows = 1 if shared else len(noise)  # one time for all
+    times = [torch.full((rows,), i / steps, device=device) for i in range(steps)]
+    if action_dim_is_pad is not None and action_dim_is_pad.ndim > 1:
+        action_dim_is_pad = _copies(action_dim_is_pad, k)
+    return _ActionFlowInputs(
+        trajectory=_without_padding(model, noise, action_dim_is_pad, masked),
+        context=context,
+        modulations=expert.get_or_prepare_modulation_cache(times, cache_key=(steps, rows, device, noise.dtype)),
+        action_dim_is_pad=action_dim_is_pad,
+    )
+
+
+def _copies(value: Tensor | None, k: int) -> Tensor | None:
+    """A row for each candidate, with memory of its own: the policy's CUDA graphs write into tensors laid out like these."""
+    return None if value is None else widen(value, k).contiguous()
+
+
+def _folds(model: Any) -> bool:
+    """Whether the candidates may be queries of one row in all of the expert's attention to the context."""
+    return all(
+        isinstance(block.cross_attn, MolmoAct2CrossAttentionSeam) for block in model._require_action_expert().blocks
+    )
+
+
+def _without_padding(model: Any, actions: Tensor, action_dim_is_pad: Tensor | None, masked: bool) -> Tensor:
+    """Zero in the padded dimensions, where the policy masks them."""
+    return model._mask_action_dim_tensor(actions, action_dim_is_pad=action_dim_is_pad, enabled=masked)
+
+
+class MolmoAct2Adapter(Adapter):
+    """MolmoAct2, in its continuous mode."""
+
+    name = "molmoact2"
+    shares = "keys and values of the vision-language model, projected for the action expert (one copy, whatever K)"
+    seam = MolmoAct2Seam
+
+    def module(self, policy: Any) -> Any:
+        return policy._backbone()
+
+    def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
+        # Where somebody put a function of his own in its place, that one runs, on a context with a row for each candidate.
+        attentions = [block.cross_attn for block in policy._action_expert().blocks]
+        folding = [(one, MolmoAct2CrossAttentionSeam) for one in attentions if not is_replaced(one, "forward")]
+        return [(policy._backbone(), MolmoAct2Seam), (policy, MolmoAct2RTCSeam), *folding]
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy._backbone(), "forward")]
+
+    def encoding(self, policy: Any) -> Sequence[Any]:
+        """All but the action expert, which projects the context itself."""
+        return [part for part in policy._backbone().children() if part is not policy._action_expert()]
+
+    def refuse(self, policy: Any) -> str:
+        if policy.config.inference_action_mode == "discrete":
+            return 'inference_action_mode="discrete" decodes tokens greedily; only "continuous" draws noise'
+        return ""

@@ -1,0 +1,72 @@
+"""The Gemma action expert of π0 and π0.5 on a prefix that is neither cloned nor concatenated to."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from keystone_robotics.sample.kit.attention import Context, Kept
+from keystone_robotics.sample.kit.bypass import Bypass
+from keystone_robotics.sample.kit.decoder_layer import Suffix, attention_output
+
+#: Of the model that holds PaliGemma and the expert.
+BYPASS = Bypass(
+    called=frozenset(
+        {
+            "rotary_emb", "input_layernorm", "q_proj", "k_proj", "v_proj", "o_proj", "post_attention_layernorm",
+            "mlp", "norm",
+        }
+    ),
+    apart=frozenset({"paligemma", "lm_head"}),
+)  # fmt: skip
+
+
+class Shared(NamedTuple):
+    """What the steps of a round have in common: the expert, and the context of each of its layers."""
+
+    expert: Any
+    contexts: list[Context]
+    suffix: Suffix
+
+
+def prepare(expert: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
+    """Once in a round.
+
+    Args:
+        expert: LeRobot's ``PiGemmaModel``.
+        real: (B, P) bool, False for padding.
+        cache: keys and values (B, N, P, D) of the prefix, layer by layer.
+        visible: (S, S) bool, which tokens of a candidate see which.
+    """
+    attention = expert.layers[0].self_attn
+    weights = attention.q_proj.weight
+    positions = real.sum(dim=1, keepdim=True) + visible.new_ones(1, len(visible)).cumsum(dim=1) - 1
+    cosine, sine = (
+        table.chunk(2, dim=-1)[0] for table in expert.rotary_emb(weights, positions)
+    )  # its halves are alike
+    kept = Kept.of(real[:, None], weights.dtype)
+    contexts = [kept.context(layer.keys.to(weights.dtype), layer.values.to(weights.dtype)) for layer in cache.layers]
+    return Shared(expert, contexts, Suffix.of(visible, cosine, sine, attention))
+
+
+def denoise(shared: Shared, tokens: Tensor, condition: Tensor | None) -> Tensor:
+    """The expert's output (B, K * S, E).
+
+    Args:
+        shared: by the steps of a round.
+        tokens: (B * K, S, E) suffixes of all candidates.
+        condition: (B, C) embedded time for the adaptive norms of π0.5, one for all candidates of an observation.
+    """
+    first = shared.contexts[0].keys
+    hidden = tokens.reshape(first.shape[0], -1, tokens.shape[-1]).to(first.dtype)
+    for layer, context in zip(shared.expert.layers, shared.contexts, strict=True):
+        normed, gate = layer.input_layernorm(hidden, cond=condition)
+        hidden = _add(hidden, attention_output(layer.self_attn, normed, context, shared.suffix), gate)
+        normed, gate = layer.post_attention_layernorm(hidden, cond=condition)
+        hidden = _add(hidden, layer.mlp(normed), gate)
+    return shared.expert.norm(hidden, cond=condition)[0]
+
+
+def _add(hidden: Tensor, update: Tensor, gate: Tensor | None) -> Tensor:
+    return hidden + (update if gate is None else update * gate)

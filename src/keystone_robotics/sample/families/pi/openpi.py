@@ -1,0 +1,113 @@
+"""openpi's π0 and π0.5 in PyTorch: a PaliGemma prefix, and an action expert that attends to its cached keys and values."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from keystone_robotics.sample.adapter import Seam
+from keystone_robotics.sample.families.pi.openpi_policy import OpenPiFamily, is_policy
+from keystone_robotics.sample.families.pi.step import PiStep
+from keystone_robotics.sample.hook import Hook
+from keystone_robotics.sample.kit.rounds import sharing
+from keystone_robotics.sample.kit.widen import widen
+
+
+def _sample(
+    model: Any, own: Callable[..., Tensor], device: Any, observation: Any, noise: Tensor | None = None, **options: Any
+) -> Tensor:
+    """A round on ``own(device, observation, noise=..., num_steps=...)``, which may be compiled."""
+    session = model._keystone
+    if noise is not None or session.untouched:  # the caller's own noise: nothing to choose from
+        return own(device, observation, noise=noise, **options)
+
+    compiled = not inspect.ismethod(own)
+
+    def draw(noise: Tensor, k: int) -> Tensor:
+        candidates = own(device, observation, noise=noise, **options)
+        # With CUDA graphs the result lives in memory that the next call writes to.
+        return candidates.clone() if compiled else candidates
+
+    def fast(noise: Tensor, k: int) -> Tensor:
+        with sharing():  # which `denoise_step` asks for
+            return draw(noise, k)
+
+    return session.round(
+        # The self-check replaces what is drawn inside, so the method must not be compiled.
+        lambda: vars(OpenPiSeam)["sample_actions"].from_class(model)(device, observation, **options),
+        draw,
+        # What is kept from step to step would be compiled into the sampler.
+        fast=None if compiled or not model._may_share() else fast,
+        batch=observation.state.shape[0],
+        shape=(model.config.action_horizon, model.config.action_dim),
+        device=device,
+    )
+
+
+class OpenPiSeam(PiStep):
+    """On the model: its own sampler with noise of B * K rows, and a denoising step that packs or folds them."""
+
+    sample_actions = Hook(_sample)
+
+    def denoise_step(
+        self, state: Tensor, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor
+    ) -> Tensor:
+        k = x_t.shape[0] // prefix_pad_masks.shape[0]
+        if k == 1:
+            return super().denoise_step(state, prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
+        suffix = self.embed_suffix(widen(state, k), x_t, widen(timestep, k))
+        return self._velocity(suffix, prefix_pad_masks, past_key_values, x_t.shape[1])
+
+    def _added_to_scores(self, mask: Tensor) -> Tensor:
+        return self._prepare_attention_masks_4d(mask)
+
+    def _only_read(self, cache: Any) -> Any:
+        return cache  # as it is: openpi's attention appends only with use_cache
+
+
+class OpenPiPolicySeam(Seam):
+    """On the `Policy`, which has bound its model's sampler before it could be hooked."""
+
+    _sample_actions = Hook(lambda policy, own, *args, **kwargs: _sample(policy._model, own, *args, **kwargs))
+
+
+class OpenPiAdapter(OpenPiFamily):
+    """π0 and π0.5 in openpi's PyTorch code."""
+
+    name = "openpi"
+    shares = "keys and values of the prefix (one copy, whatever K)"
+    pytorch = True
+    compiles = True
+
+    def owns_model(self, model: Any) -> bool:
+        config = getattr(model, "config", None)  # LeRobot's model has the same methods, and a chunk_size instead
+        return all(
+            hasattr(model, name) for name in ("sample_actions", "denoise_step", "paligemma_with_expert")
+        ) and all(hasattr(config, name) for name in ("action_horizon", "action_dim"))
+
+    def module(self, policy: Any) -> Any:
+        return _model(policy)
+
+    def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
+        if is_policy(policy):
+            return [(policy._model, OpenPiSeam), (policy, OpenPiPolicySeam)]
+        return [(policy, OpenPiSeam)]
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [] if _compiled(policy) else [(_model(policy), "embed_prefix")]
+
+    def steps(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [] if _compiled(policy) else [(_model(policy), "denoise_step")]
+
+
+def _model(policy: Any) -> Any:
+    return policy._model if is_policy(policy) else policy
+
+
+def _compiled(policy: Any) -> bool:
+    """Whether the object's own sampler, behind a hook or not, is compiled: watching its parts would compile it once more."""
+    own = vars(policy).get("_sample_actions" if is_policy(policy) else "sample_actions")
+    return own is not None and not inspect.ismethod(own)

@@ -1,0 +1,140 @@
+"""openpi's π0 and π0.5 in JAX: ``jax.vmap`` over the noise of the policy's own jitted sampler."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from keystone_robotics.sample.adapter import Seam
+from keystone_robotics.sample.families.pi.openpi_policy import OpenPiFamily, is_policy
+from keystone_robotics.sample.hook import Hook
+
+
+def _sample(
+    policy: Any, own: Callable[..., Any], rng: Any, observation: Any, *, noise: Any = None, **options: Any
+) -> Any:
+    """A round on ``own(rng, observation, noise=..., num_steps=...)``; JAX arrays in and out."""
+    session = policy._keystone
+    if noise is not None:  # the caller's own noise: nothing to choose from
+        return own(rng, observation, noise=noise, **options)
+    if session.untouched:
+        return own(rng, observation, **options)
+    jax = sys.modules["jax"]
+    batch, shape = observation.state.shape[0], (policy._model.action_horizon, policy._model.action_dim)
+
+    def with_noise(noise: Any) -> Any:
+        return own(rng, observation, noise=noise, **options)
+
+    def single() -> Tensor:
+        # The noise is drawn through torch, where the self-check can put its own.
+        return _to_torch(with_noise(jax.numpy.asarray(torch.randn(batch, *shape).numpy())))
+
+    def draw(noise: Tensor, k: int) -> Tensor:
+        # Of a jitted function, vmap makes another jitted one, and both remember what they compiled: once per K. What does
+        # not depend on the noise stays as it is, so the context is encoded once.
+        wide = noise.reshape(batch, k, *shape).transpose(0, 1)
+        try:
+            candidates = _to_torch(jax.vmap(with_noise)(jax.numpy.asarray(wide.numpy())))
+        except RuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise torch.cuda.OutOfMemoryError(str(error)) from error  # which the session knows how to answer
+        return candidates.transpose(0, 1).flatten(0, 1)
+
+    chunk = session.round(
+        single,
+        draw,
+        batch=batch,
+        shape=shape,
+        device="cpu",
+        precision=None if session.checked else _precision(with_noise, (batch, *shape)),
+    )
+    return jax.numpy.asarray(chunk.numpy())
+
+
+def _to_torch(array: Any) -> Tensor:
+    """A copy on the host; bfloat16, which numpy does not know, as float32."""
+    host = np.array(array)
+    return torch.from_numpy(host.astype(np.float32) if host.dtype.name == "bfloat16" else host)
+
+
+def _precision(sample: Callable[[Any], Any], shape: tuple[int, ...]) -> torch.dtype:
+    """The coarsest type in which a sampler computes: of its own code, or of the device's matrix products."""
+    jax = sys.modules["jax"]
+    program = str(jax.make_jaxpr(sample)(jax.numpy.zeros(shape)))
+    types = {"bf16": torch.bfloat16, "f16": torch.float16}
+    found = {types[name] for name in re.findall(r"\b(bf16|f16)\[", program)}
+    # Unless told otherwise, JAX multiplies float32 as TF32 on GPUs (as many digits as float16) and as bfloat16 on TPUs.
+    found.add({"cpu": torch.float32, "tpu": torch.bfloat16}.get(jax.default_backend(), torch.float16))
+    return max(found, key=lambda kind: torch.finfo(kind).eps)
+
+
+def _weights(model: Any) -> list[list[Any]]:
+    """Shape and type of every array of a model: of flax, or one that holds them in its attributes."""
+    nnx = sys.modules.get("flax.nnx")
+    tree = nnx.state(model) if nnx is not None and isinstance(model, nnx.Module) else vars(model)
+    return [
+        [list(leaf.shape), str(leaf.dtype)] for leaf in sys.modules["jax"].tree.leaves(tree) if hasattr(leaf, "dtype")
+    ]
+
+
+def _device() -> Any:
+    """Where JAX computes unless told otherwise."""
+    return sys.modules["jax"].devices()[0]
+
+
+class OpenPiJaxSeam(Seam):
+    """On the `Policy`, which holds the jitted sampler of its model."""
+
+    _sample_actions = Hook(_sample)
+
+
+class OpenPiJaxAdapter(OpenPiFamily):
+    """π0 and π0.5 in openpi's JAX code."""
+
+    name = "openpi-jax"
+    shares = "everything that does not depend on the noise (jax.vmap); keys and values of the prefix are copied K times"
+    seam = OpenPiJaxSeam
+    pytorch = False
+
+    def owns_model(self, model: Any) -> bool:
+        return (
+            "jax" in sys.modules
+            and not isinstance(model, torch.nn.Module)
+            and all(hasattr(model, name) for name in ("sample_actions", "compute_loss", "action_horizon", "action_dim"))
+        )
+
+    def module(self, policy: Any) -> Any:
+        return policy
+
+    def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
+        return [(policy, OpenPiJaxSeam)]
+
+    def cost(self, policy: Any) -> Any:
+        """Also the weights, which torch does not see, and the device, which is not torch's."""
+        return [*super().cost(policy), _weights(policy._model), _device().device_kind]
+
+    def device(self, policy: Any) -> str:
+        """JAX's default device; the host, which both share, is described as it always is."""
+        device = _device()
+        return "" if device.platform == "cpu" else f"{device.device_kind} ({device.platform}, JAX)"
+
+    def refuse(self, policy: Any) -> str:
+        if not is_policy(policy):
+            return (
+                "this is a JAX model, whose sampler runs inside jax.jit, where no choice can be made on the host; attach to "
+                "the openpi Policy that holds it"
+            )
+        if "noise" not in inspect.signature(policy._sample_actions).parameters:
+            return (
+                f"the sampler of a {type(policy._model).__name__} takes no noise (π0-FAST decodes tokens one by one): there "
+                "is no noise to draw K times"
+            )
+        return ""

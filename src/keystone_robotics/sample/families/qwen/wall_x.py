@@ -1,0 +1,172 @@
+"""LeRobot's Wall-X: the policy runs its whole vision-language model at every step; the prompt's part of it is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.sample.adapter import Adapter, Seam
+from keystone_robotics.sample.families.qwen.denoiser import ACTION, BYPASS, denoise, prepare, recognises
+from keystone_robotics.sample.kit.bypass import may_bypass
+from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.noise import GivenNoise
+
+
+class WallXSeam(Seam):
+    """On ``policy.model``.
+
+    Text is causal and the action tokens, which see each other, come last: the prompt cannot see them, so its keys and values
+    are computed once for all steps and candidates. Where rows are padded on the right the action tokens are not last, and the
+    whole model runs K wide at every step, as the policy runs it.
+    """
+
+    @torch.no_grad()
+    def predict(self, predict_mode: str, **inputs: Any) -> dict[str, Any]:
+        single = super().predict  # type: ignore[misc]
+        if predict_mode != "diffusion" or self._keystone.untouched:
+            return single(predict_mode, **inputs)
+        if inputs.get("pixel_values_videos") is not None or inputs.get("inputs_embeds") is not None:
+            raise KeystoneError(
+                "KeyStone knows Wall-X with image inputs only, not with videos or ready-made embeddings"
+            )
+        ids, horizon = inputs["input_ids"], inputs["pred_horizon"]
+        is_action = ids == self.action_token_id_set["action_token_id"]
+
+        # They come last, and each sees all of them: what the fast path takes for granted.
+        plain_actions = (
+            is_action & inputs["attention_mask"].to(ids.device).bool() & (inputs["moe_token_types"] == ACTION)
+        )
+
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            embeds, positions = self._embed(**inputs)
+            if is_action[:, -horizon:].all():
+                return self._denoise(noise, k, embeds, positions, shared, **inputs)
+            wide = {
+                name: widen(inputs[name], k) for name in ("input_ids", "attention_mask", "moe_token_types", "dof_mask")
+            }
+            wide.update(inputs_embeds=widen(embeds, k), position_ids=positions.repeat_interleave(k, dim=1))
+            dropped = ("pixel_values", "image_grid_thw", "proprioception", "agent_pos_mask", "action_chunk")
+            kept = {name: value for name, value in inputs.items() if name not in dropped}
+            with torch.random.fork_rng([noise.device] if noise.is_cuda else []), GivenNoise(noise):
+                return single(predict_mode, **{**kept, **wide})["predict_action"]
+
+        known = (
+            recognises(self.model)
+            and may_bypass(self._keystone, BYPASS, self.model)
+            and bool(plain_actions[:, -horizon:].all())
+        )
+        chunk = self._keystone.round(
+            lambda: single(predict_mode, **inputs)["predict_action"],
+            draw,
+            fast=partial(draw, shared=True) if known else None,
+            batch=ids.shape[0],
+            shape=(horizon, inputs["action_dim"]),
+            device=ids.device,
+        )
+        output = {"predict_action": chunk}
+        if inputs.get("action_chunk") is not None:
+            output["gt_action"] = inputs["action_chunk"].float()[:, :, inputs["dof_mask"][0, 0].bool()]
+        return output
+
+    def _embed(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        pixel_values: Tensor | None = None,
+        image_grid_thw: Tensor | None = None,
+        proprioception: Tensor | None = None,
+        agent_pos_mask: Tensor | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Embeddings (B, L, E) of text, images and state, and positions (3, B, L)."""
+        embeds = self.model.embed_tokens(input_ids)
+        if pixel_values is not None:
+            image = self.visual(pixel_values.type(self.visual.dtype), grid_thw=image_grid_thw).pooler_output
+            is_image = (input_ids == self.config.image_token_id).unsqueeze(-1).expand_as(embeds)
+            embeds = embeds.masked_scatter(is_image, image.to(embeds))
+        if proprioception is not None:
+            assert agent_pos_mask is not None
+            state = self.action_preprocessor.proprioception_proj(proprioception.to(embeds), agent_pos_mask.to(embeds))
+            is_state = input_ids == self.action_token_id_set["propri_token_id"]
+            # through bfloat16 whatever the model's type, as the policy does
+            embeds[is_state] = state.to(torch.bfloat16).reshape(-1, embeds.shape[-1]).to(embeds.dtype)
+        positions, self.rope_deltas = self.get_rope_index(input_ids, image_grid_thw, None, None, attention_mask)
+        return embeds, positions
+
+    def _denoise(
+        self,
+        actions: Tensor,
+        k: int,
+        embeds: Tensor,
+        positions: Tensor,
+        shared: bool,
+        pred_horizon: int,
+        attention_mask: Tensor,
+        moe_token_types: Tensor,
+        dof_mask: Tensor,
+        num_inference_timesteps: int = 10,
+        **_: Any,
+    ) -> Tensor:
+        """(B * K, T, D) chunks from noise of the same shape, on keys and values of the prompt that are computed once."""
+        head, start = self.action_preprocessor, embeds.shape[1] - pred_horizon
+        mask, types = attention_mask.to(embeds.device), moe_token_types
+        cache = self.model(
+            inputs_embeds=embeds[:, :start],
+            attention_mask=mask[:, :start],
+            position_ids=positions[..., :start],
+            moe_token_types=types[:, :start],
+            use_cache=True,
+            return_dict=True,
+        ).past_key_values
+        dof, positions = widen(dof_mask.to(embeds.device, torch.float32), k), positions[..., start:]
+        if shared:
+            visible = torch.ones(pred_horizon, pred_horizon, dtype=torch.bool, device=embeds.device)
+            prompt = prepare(self.model, embeds, mask[:, :start].bool(), cache, positions, visible)
+        else:
+            cache.batch_repeat_interleave(k)
+            mask, types, positions = widen(mask, k), widen(types, k), positions.repeat_interleave(k, dim=1)
+
+        def hidden_of(tokens: Tensor) -> Tensor:
+            if shared:
+                return denoise(prompt, tokens)
+            cache.crop(start)
+            return self.model(
+                inputs_embeds=tokens,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                moe_token_types=types,
+                use_cache=True,
+                return_dict=True,
+            ).last_hidden_state
+
+        times = torch.linspace(0, 1, num_inference_timesteps + 1, device=embeds.device)
+        for time, until in pairwise(times):
+            hidden = hidden_of(head.step(time.repeat(actions.shape[0]), actions, dof).to(embeds.dtype))
+            actions = actions + (until - time) * head.action_proj_back(hidden.float())
+        return actions
+
+
+class WallXAdapter(Adapter):
+    """Wall-X, in its diffusion mode."""
+
+    name = "wall_x"
+    shares = "key-value cache of the prompt: images, text, state (one copy, whatever K)"
+    seam = WallXSeam
+
+    def module(self, policy: Any) -> Any:
+        return policy.model
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy.model.visual, "forward")]
+
+    def refuse(self, policy: Any) -> str:
+        if policy.config.prediction_mode != "diffusion":
+            return f'prediction_mode="{policy.config.prediction_mode}" decodes tokens greedily; only "diffusion" draws noise'
+        return ""

@@ -1,0 +1,82 @@
+"""LeRobot's SmolVLA: a SmolVLM prefix with the state at its end, and a small action expert."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.sample.families.smolvla.denoiser import BYPASS, Shared, denoise, prepare
+from keystone_robotics.sample.kit.bypass import may_bypass
+from keystone_robotics.sample.kit.lengths import lengths_vary
+from keystone_robotics.sample.kit.packing import PackedAdapter, PackedSeam, pack, share_cache, visible_among
+from keystone_robotics.sample.kit.rounds import is_sharing, once_per_round
+
+
+class SmolVLASeam(PackedSeam):
+    """On ``policy.model``."""
+
+    def sample_actions(
+        self,
+        images: Any,
+        img_masks: Any,
+        lang_tokens: Tensor,
+        lang_masks: Tensor,
+        state: Tensor,
+        noise: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        sample = partial(super().sample_actions, images, img_masks, lang_tokens, lang_masks, state)  # type: ignore[misc]
+        if noise is not None:  # the caller's own noise: nothing to choose from
+            return sample(noise=noise, **kwargs)
+        return self._choose(sample, state.shape[0], state.device, kwargs)
+
+    def denoise_step(self, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor) -> Tensor:
+        if x_t.shape[0] == prefix_pad_masks.shape[0]:
+            return super().denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
+        tokens, padding, blocks = self.embed_suffix(x_t, timestep)
+        # A sampler that is compiled as a whole takes the plain path, and asking which it is would break its graph.
+        if not torch.compiler.is_compiling() and is_sharing():
+            shared = once_per_round(
+                lambda: self._prepare(prefix_pad_masks, past_key_values, visible_among(padding[:1], blocks[:1])[0])
+            )
+            hidden = self._keystone.step(denoise)(shared, tokens)
+        else:
+            hidden = self._keystone.step(SmolVLASeam._packed)(
+                self, tokens, padding, blocks, prefix_pad_masks, past_key_values
+            )
+        hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -self.config.chunk_size :]
+        return self.action_out_proj(hidden.to(torch.float32))
+
+    def _prepare(self, prefix_pad_masks: Tensor, past_key_values: Any, visible: Tensor) -> Shared:
+        """What the steps of a round on the fast path have in common."""
+        shared = prepare(self.vlm_with_expert, prefix_pad_masks, past_key_values, visible)
+        if self._keystone.compile:
+            lengths_vary(layer.context for layer in shared.layers)
+        return shared
+
+    def _packed(
+        self, tokens: Tensor, padding: Tensor, blocks: Tensor, prefix_pad_masks: Tensor, past_key_values: Any
+    ) -> Tensor:
+        """The expert's own code on packed suffixes: (B, K * S, E)."""
+        packed = pack(tokens, padding, blocks, prefix_pad_masks)
+        (_, hidden), _ = self.vlm_with_expert.forward(
+            attention_mask=packed.mask,
+            position_ids=packed.positions,
+            past_key_values=share_cache(past_key_values),
+            inputs_embeds=[None, packed.tokens],
+            use_cache=self.config.use_cache,
+        )
+        return hidden
+
+    def _may_share(self) -> bool:
+        return may_bypass(self._keystone, BYPASS, self.vlm_with_expert)
+
+
+class SmolVLAAdapter(PackedAdapter):
+    """SmolVLA."""
+
+    name = "smolvla"
+    seam = SmolVLASeam

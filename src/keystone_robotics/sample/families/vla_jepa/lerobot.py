@@ -1,0 +1,70 @@
+"""LeRobot's VLA-JEPA: a flow-matching head on the embodied action tokens of a vision-language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.sample.adapter import Adapter, Seam
+from keystone_robotics.sample.families.groot.denoiser import SharedDiT
+from keystone_robotics.sample.families.vla_jepa.denoiser import BYPASS, recognises, renamed
+from keystone_robotics.sample.kit.bypass import may_bypass
+from keystone_robotics.sample.kit.widen import widen
+
+
+class VLAJEPASeam(Seam):
+    """On ``policy.model.action_model``."""
+
+    @torch.no_grad()
+    def predict_action(self, conditioning_tokens: Tensor, state: Tensor | None = None) -> Tensor:
+        single = super().predict_action  # type: ignore[misc]
+        horizon, settings, steps = self.action_horizon, self.config, self.num_inference_timesteps
+        buckets = [int(step / steps * settings.action_num_timestep_buckets) for step in range(steps)]
+
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            tokens = conditioning_tokens if shared else widen(conditioning_tokens, k)
+            wide_state, actions = widen(state, k), noise
+            if shared:
+                network = SharedDiT(renamed(self.model), tokens, torch.tensor(buckets, device=noise.device))
+            for step, bucket in enumerate(buckets):
+                times = torch.full(noise.shape[:1], bucket, device=noise.device, dtype=torch.long)
+                # It is given the context but does not look at it.
+                own = self._build_inputs(tokens, actions, wide_state, times)
+                if shared:
+                    hidden = network(own, step)
+                else:
+                    hidden = self.model(hidden_states=own, encoder_hidden_states=tokens, timestep=times)
+                actions = actions + self.action_decoder(hidden[:, -horizon:]) / steps
+            return actions
+
+        known = recognises(self.model) and may_bypass(self._keystone, BYPASS, self.model)
+        return self._keystone.round(
+            lambda: single(conditioning_tokens, state),
+            draw,
+            fast=partial(draw, shared=True) if known else None,
+            batch=conditioning_tokens.shape[0],
+            shape=(horizon, settings.action_dim),
+            device=conditioning_tokens.device,
+            dtype=conditioning_tokens.dtype,
+        )
+
+
+class VLAJEPAAdapter(Adapter):
+    """VLA-JEPA."""
+
+    name = "vla_jepa"
+    shares = "embodied action tokens and their projections in cross-attention (one copy, whatever K)"
+    seam = VLAJEPASeam
+
+    def module(self, policy: Any) -> Any:
+        return policy.model.action_model
+
+    def cost(self, policy: Any) -> Any:
+        return self.module(policy).num_inference_timesteps
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy.model, "_encode_qwen")]

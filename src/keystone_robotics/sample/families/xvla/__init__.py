@@ -1,0 +1,1 @@
+"""X-VLA: LeRobot's copy and the project's own code."""

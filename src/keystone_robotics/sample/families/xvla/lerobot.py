@@ -1,0 +1,83 @@
+"""LeRobot's X-VLA: the transformer reads context and actions together, so only the encoder's work is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.kit.widen import widen
+
+
+class XVLASeam(Seam):
+    """On ``policy.model``."""
+
+    @torch.no_grad()
+    def generate_actions(
+        self,
+        input_ids: Tensor,
+        image_input: Tensor,
+        image_mask: Tensor,
+        domain_id: Tensor,
+        proprio: Tensor,
+        steps: int,
+    ) -> Tensor:
+        generate = super().generate_actions  # type: ignore[misc]
+        dtype = self._get_target_dtype()
+
+        def draw(noise: Tensor, k: int) -> Tensor:
+            self.eval()
+            context = self.forward_vlm(input_ids, image_input.to(dtype), image_mask)
+            action = denoise(
+                self,
+                noise,
+                steps=max(1, int(steps)),
+                domain_id=widen(domain_id, k),
+                proprio=widen(proprio.to(dtype), k),
+                **{name: widen(value, k) for name, value in context.items()},
+            )
+            return self.action_space.postprocess(action)
+
+        return self._keystone.round(
+            lambda: generate(input_ids, image_input, image_mask, domain_id, proprio, steps),
+            draw,
+            batch=input_ids.shape[0],
+            shape=(self.chunk_size, self.dim_action),
+            device=proprio.device,
+            dtype=dtype,
+        )
+
+
+def denoise(model: Any, noise: Tensor, steps: int, proprio: Tensor, **context: Tensor) -> Tensor:
+    """Noise (B * K, T, dim_action) to actions, before the action space finishes them.
+
+    The network predicts the action, not a velocity. Shared with X-VLA's own code, of which LeRobot's is a copy.
+    """
+    action = torch.zeros_like(noise)
+    for step in range(steps, 0, -1):
+        time = torch.full(noise.shape[:1], step / steps, device=noise.device, dtype=noise.dtype)
+        mixed = noise * time[:, None, None] + action * (1 - time)[:, None, None]
+        state, mixed = model.action_space.preprocess(proprio, mixed)
+        action = model.transformer(action_with_noise=mixed, proprio=state, t=time, **context)
+    return action
+
+
+class XVLAAdapter(Adapter):
+    """X-VLA."""
+
+    name = "xvla"
+    shares = "image and text features (encoded once, copied K times; every candidate runs them through every step)"
+    seam = XVLASeam
+
+    def module(self, policy: Any) -> Any:
+        return policy.model
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy.model, "forward_vlm")]
+
+    def window(self, config: Any) -> Window:
+        # The action space has cut the padding already, to a number of dimensions that the configuration need not name.
+        return Window(None, 0, int(config.n_action_steps))

@@ -1,0 +1,84 @@
+"""X-VLA's own code: the transformer reads context and actions together, so only the encoder's work is shared."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.families.xvla.lerobot import denoise
+from keystone_robotics.sample.kit.widen import widen
+
+
+class OwnXVLASeam(Seam):
+    """On the model. Candidates are compared after the action space's ``postprocess``: before it, the gripper is a logit."""
+
+    @torch.no_grad()
+    def generate_actions(self, *args: Any, **kwargs: Any) -> Tensor:
+        generate = super().generate_actions  # type: ignore[misc]
+        if self._keystone.untouched:
+            return generate(*args, **kwargs)
+        bound = inspect.signature(generate).bind(*args, **kwargs)
+        bound.apply_defaults()
+        if len(bound.arguments) != 6:
+            raise KeystoneError(
+                f"x-vla: generate_actions takes {', '.join(bound.arguments)} here; known are text, images, their mask, the "
+                "domain, the proprioception and the number of steps: X-VLA's code has changed"
+            )
+        ids, images, image_mask, domain, proprio, steps = bound.arguments.values()
+
+        def draw(noise: Tensor, k: int) -> Tensor:
+            self.eval()
+            context = {name: widen(value, k) for name, value in self.forward_vlm(ids, images, image_mask).items()}
+            # A copy, because an action space may write into the proprioception, and rows of a view are one row.
+            state = widen(proprio, k).clone()
+            action = denoise(self, noise, max(1, int(steps)), state, domain_id=widen(domain, k), **context)
+            return self._finish(action, state)
+
+        return self._keystone.round(
+            lambda: generate(*args, **kwargs),
+            draw,
+            batch=ids.shape[0],
+            shape=(self.num_actions, self.action_space.dim_action),
+            device=proprio.device,
+            dtype=proprio.dtype,
+        )
+
+    def _finish(self, action: Tensor, proprio: Tensor) -> Tensor:
+        finish = self.action_space.postprocess  # since 2026 it is also told the proprioception
+        return finish(action, **({"proprio": proprio} if len(inspect.signature(finish).parameters) > 1 else {}))
+
+
+class OwnXVLAAdapter(Adapter):
+    """X-VLA in its own repository, and as checkpoints bring it along."""
+
+    name = "x-vla"
+    shares = "image and text features (encoded once, copied K times; every candidate runs them through every step)"
+    home = "X-VLA"
+    seam = OwnXVLASeam
+    padded = (
+        "chunks have room for two arms, and the model does not know how many the robot has (WidowX and Franka: dims=10, "
+        "position, 6-d rotation and gripper of the first)"
+    )
+
+    def owns(self, policy: Any) -> bool:
+        names = ("generate_actions", "forward_vlm", "transformer", "action_space", "num_actions")
+        return all(hasattr(policy, name) for name in names)
+
+    def module(self, policy: Any) -> Any:
+        return policy
+
+    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy, "forward_vlm")]
+
+    def config(self, policy: Any) -> Any:
+        return policy
+
+    def window(self, config: Any) -> Window:
+        # Space "auto" cuts the padding off itself. All steps of a chunk are executed, says every client of theirs.
+        return Window(getattr(config.action_space, "real_dim", None), 0, int(config.num_actions))

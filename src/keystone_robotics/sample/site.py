@@ -1,0 +1,72 @@
+"""For a policy without an adapter: vectorise a method that the user names over its own randomness."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_robotics.sample.adapter import Adapter, Seam, Window
+
+
+class SiteAdapter(Adapter):
+    """An adapter made on the spot for ``site="method"`` or ``site="inner.module.method"``."""
+
+    name = "site"
+    shares = "everything that does not depend on the noise (torch.vmap)"
+
+    def __init__(self, policy: Any, site: str) -> None:
+        *path, self.method = site.split(".")
+        self.path = path
+        owner = self.module(policy)
+        if not callable(getattr(owner, self.method, None)):
+            known = [
+                name
+                for name in dir(owner)
+                if name == "forward"
+                or (not name.startswith("_") and not hasattr(torch.nn.Module, name) and callable(getattr(owner, name)))
+            ]
+            raise KeystoneError(
+                f"site={site!r}: {type(owner).__name__} has no such method; {nearest_name(self.method, known)}"
+            )
+        if isinstance(getattr(owner, self.method), torch.nn.Module):
+            raise KeystoneError(
+                f"site={site!r} is a module, not a method: name one of its methods, {site + '.forward'!r} say"
+            )
+        self.seam = _seam_of(self.method)  # type: ignore[misc]
+
+    def owns(self, policy: Any) -> bool:
+        return True
+
+    def module(self, policy: Any) -> Any:
+        for name in self.path:
+            if not hasattr(policy, name):
+                known = [key for key in {**vars(policy), **vars(policy).get("_modules", {})} if not key.startswith("_")]
+                raise KeystoneError(
+                    f"site: {type(policy).__name__} has no attribute {name!r}; {nearest_name(name, known)}"
+                )
+            policy = getattr(policy, name)
+        return policy
+
+    def window(self, config: Any) -> Window | None:
+        try:
+            return super().window(config)
+        except (AttributeError, TypeError, KeyError):
+            return None  # nothing is known about the policy: everything counts, as in the paper
+
+
+@functools.cache
+def _seam_of(method: str) -> type[Seam]:
+    """A seam class that overrides one method by name."""
+
+    def override(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+        original = getattr(super(seam, self), method)
+        session = self._keystone
+        return session.vectorised_round(lambda: original(*args, **kwargs))  # type: ignore[no-any-return]
+
+    override.__name__ = method
+    seam = type("SiteSeam", (Seam,), {method: override})
+    return seam

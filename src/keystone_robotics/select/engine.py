@@ -1,0 +1,135 @@
+"""Runs the cluster-medoid family on the fastest path there is: the compiled kernel, or numpy where numba is missing."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import types
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keystone_robotics.errors import nearest_name
+from keystone_robotics.select import early_exit
+from keystone_robotics.select.metrics import METRICS
+
+log = logging.getLogger("keystone")
+
+#: How k-means may start. "random" is the paper's, "first" is what the authors' code does; the other two are deterministic
+#: and do not depend on the order of the candidates: the farthest pair (then farthest points), and the best of K such starts.
+INITS: dict[str, int] = {"random": 0, "first": 0, "farthest": 1, "best": 2}
+
+EVERYTHING = float("inf")  #: as tau: never cluster, return the global medoid
+NOTHING = float("-inf")  #: as tau: always cluster
+
+
+class Outcome(NamedTuple):
+    """What was decided for B rounds of K candidates, on the host."""
+
+    indices: NDArray[np.int64]  #: (B, 2 + K): chosen (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped)
+    sizes: NDArray[np.int64]  #: (B, C) members of each cluster, the winner's first
+    measures: NDArray[np.float64]  #: (B, 2): spread, median distance
+    dropped: int  #: candidates of all rounds that are not finite
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(B, K) cluster of each candidate: 0 the winner, -1 dropped."""
+        return self.indices[:, 2:]
+
+
+@functools.cache
+def compiled_kernel() -> types.ModuleType | None:
+    """The numba kernel, or None where numba is not installed (or not usable with this numpy)."""
+    try:
+        from keystone_robotics.select import kernel
+    except ImportError as error:
+        log.info("selecting with numpy: numba is not usable here (%s); install keystone-robotics[fast]", error)
+        return None
+    except Exception as error:  # numba found no folder for its cache, or does not support this CPU or numpy
+        log.warning("selecting with numpy: the compiled selector failed to load (%s)", error)
+        return None
+    return kernel
+
+
+@functools.cache
+def warm_up() -> None:
+    """Compile (or load from numba's cache) what the first selection would otherwise wait for."""
+    if compiled_kernel() is not None:
+        log.info("preparing the compiled selector (the first time on a machine this takes some seconds)")
+    for dtype in (np.float32, np.float64):
+        cluster_medoids(np.zeros((1, 2, 1), dtype), "l2", 0, clusters=2, tau=NOTHING)
+
+
+class _Threads(threading.local):
+    """A generator for each thread, to be seeded anew: making one takes forty times as long."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.RandomState()
+
+
+_threads = _Threads()
+
+
+@functools.lru_cache(maxsize=256)
+def starting_order(init: str, k: int, seed: int) -> NDArray[np.int64]:
+    """(k,) the order in which candidates become initial centroids.
+
+    numpy guarantees that this legacy generator's stream never changes, so a seed means the same everywhere.
+    """
+    if init == "random":
+        generator = _threads.generator
+        generator.seed(check_seed(seed) % 2**32)
+        return generator.permutation(k).astype(np.int64)
+    return np.arange(k, dtype=np.int64)
+
+
+def check_seed(seed: int) -> int:
+    """A seed, or a clear error."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise TypeError(f"seed={seed!r}: expected a whole number")
+    return int(seed)
+
+
+def check_init(init: str) -> str:
+    """The name of an initialisation, or a clear error."""
+    if init not in INITS:
+        raise ValueError(f"unknown init {init!r}: {nearest_name(init, INITS)}")
+    return init
+
+
+def cluster_medoids(
+    features: NDArray[np.floating],
+    metric: str,
+    seed: int,
+    *,
+    clusters: int = 1,
+    tau: float = EVERYTHING,
+    iterations: int = 10,
+    init: str = "farthest",
+) -> Outcome:
+    """The medoid of each round, or of its largest cluster where the spread is not below ``tau``.
+
+    Args:
+        features: (B, K, N) float32 or float64, contiguous.
+        metric: "l2", "l1" or "cosine".
+        seed: for ``init="random"``.
+        clusters, tau, iterations, init: see `keystone_robotics.select.rules.keystone`.
+    """
+    batch, k, _ = features.shape
+    # numba would compile the kernel once more for a tau of 1 or for numpy's numbers
+    clusters, tau, iterations = min(int(clusters), k), float(tau), int(iterations)
+    order = starting_order(init, k, seed)
+    indices = np.empty((batch, k + 2), np.int64)
+    sizes = np.empty((batch, clusters), np.int64)
+    measures = np.empty((batch, 2))
+    kernel = compiled_kernel()
+    if kernel is None:
+        named = "order" if INITS[init] == 0 else init
+        dropped = early_exit.choose(features, order, metric, clusters, tau, iterations, named, indices, sizes, measures)
+    else:
+        dropped = kernel.choose(
+            features, order, METRICS[metric], clusters, tau, iterations, INITS[init], indices, sizes, measures
+        )
+    return Outcome(indices, sizes, measures, dropped)

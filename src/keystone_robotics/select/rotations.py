@@ -1,0 +1,158 @@
+"""Rotation layouts of action vectors, as matrices and back (torch, batched over leading dimensions).
+
+Layouts: ``axis-angle`` (3 numbers, radians), ``quaternion-xyzw`` and ``quaternion-wxyz`` (4), ``6d`` (the first two columns
+of the matrix, one after the other), and ``euler-`` followed by three different axes: lower case for rotations about the fixed
+axes, upper case for rotations about the moving ones, as in scipy (``euler-xyz`` is roll, pitch, yaw; radians).
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from keystone_robotics.errors import nearest_name
+
+_EULER = ["euler-" + "".join(p) for axes in ("xyz", "XYZ") for p in itertools.permutations(axes)]
+
+#: How many numbers each layout takes.
+WIDTHS: dict[str, int] = {
+    "axis-angle": 3,
+    "quaternion-xyzw": 4,
+    "quaternion-wxyz": 4,
+    "6d": 6,
+    **dict.fromkeys(_EULER, 3),
+}
+
+
+def width(layout: str) -> int:
+    """How many action dimensions a rotation layout takes.
+
+    >>> width("quaternion-xyzw")
+    4
+    """
+    if layout not in WIDTHS:
+        raise ValueError(f"unknown rotation layout {layout!r}: {nearest_name(layout, WIDTHS)}")
+    return WIDTHS[layout]
+
+
+def to_matrix(layout: str, values: Tensor) -> Tensor:
+    """(..., width) numbers in a layout to (..., 3, 3) rotation matrices. A quaternion or 6-D of length 0 gives NaN.
+
+    >>> to_matrix("euler-xyz", torch.zeros(3, dtype=torch.float64)).diagonal().tolist()
+    [1.0, 1.0, 1.0]
+    """
+    if layout == "axis-angle":
+        return _quaternion_to_matrix(_axis_angle_to_quaternion(values))
+    if layout == "quaternion-wxyz":
+        return _quaternion_to_matrix(values)
+    if layout == "quaternion-xyzw":
+        return _quaternion_to_matrix(values.roll(1, -1))
+    if layout == "6d":
+        first = values[..., :3] / values[..., :3].norm(dim=-1, keepdim=True)
+        second = values[..., 3:] - (first * values[..., 3:]).sum(-1, keepdim=True) * first
+        second = second / second.norm(dim=-1, keepdim=True)
+        return torch.stack([first, second, torch.linalg.cross(first, second)], -1)
+    axes = layout.removeprefix("euler-")
+    turns = [_turn("xyz".index(axis.lower()), values[..., i]) for i, axis in enumerate(axes)]
+    if axes.islower():
+        turns.reverse()  # fixed axes: the first rotation is applied first, so it stands rightmost
+    return turns[0] @ turns[1] @ turns[2]
+
+
+def from_matrix(layout: str, matrix: Tensor) -> Tensor:
+    """(..., 3, 3) rotation matrices to (..., width) numbers in a layout; the inverse of `to_matrix`.
+
+    >>> turn = torch.tensor([0.1, 0.2, 1.5], dtype=torch.float64)
+    >>> [round(x, 6) for x in from_matrix("euler-xyz", to_matrix("euler-xyz", turn)).tolist()]
+    [0.1, 0.2, 1.5]
+    """
+    if layout == "6d":
+        return matrix[..., :2].transpose(-1, -2).flatten(-2)
+    if layout == "quaternion-wxyz":
+        return _matrix_to_quaternion(matrix)
+    if layout == "quaternion-xyzw":
+        return _matrix_to_quaternion(matrix).roll(-1, -1)
+    if layout == "axis-angle":
+        quaternion = _matrix_to_quaternion(matrix)
+        sine = quaternion[..., 1:].norm(dim=-1, keepdim=True)
+        angle = 2 * torch.atan2(sine, quaternion[..., :1])
+        return quaternion[..., 1:] * torch.where(sine > 1e-12, angle / sine.clamp_min(1e-12), 2.0)
+    axes = layout.removeprefix("euler-")
+    if axes.islower():  # the fixed-axis angles are the moving-axis angles of the reversed sequence
+        return _moving_euler(axes[::-1], matrix).flip(-1)
+    return _moving_euler(axes.lower(), matrix)
+
+
+def mean_rotation(matrices: Tensor) -> Tensor:
+    """The rotation nearest to all of (n, ..., 3, 3), in the chordal sense: their mean, projected back onto rotations.
+
+    >>> two = to_matrix("axis-angle", torch.tensor([[0.0, 0.0, 0.5], [0.0, 0.0, 1.5]], dtype=torch.float64))
+    >>> round(from_matrix("axis-angle", mean_rotation(two))[2].item(), 6)
+    1.0
+    """
+    left, _, right = torch.linalg.svd(matrices.mean(0))
+    flip = torch.ones_like(left[..., 0])
+    flip[..., 2] = torch.linalg.det(left @ right)
+    projected: Tensor = (left * flip.unsqueeze(-2)) @ right
+    return projected
+
+
+def _square(entries: list[Tensor], n: int) -> Tensor:
+    return torch.stack(entries, -1).reshape(*entries[0].shape, n, n)
+
+
+def _turn(axis: int, angle: Tensor) -> Tensor:
+    cosine, sine, zero, one = torch.cos(angle), torch.sin(angle), torch.zeros_like(angle), torch.ones_like(angle)
+    rows = {
+        0: [one, zero, zero, zero, cosine, -sine, zero, sine, cosine],
+        1: [cosine, zero, sine, zero, one, zero, -sine, zero, cosine],
+        2: [cosine, -sine, zero, sine, cosine, zero, zero, zero, one],
+    }[axis]
+    return _square(rows, 3)
+
+
+def _moving_euler(axes: str, matrix: Tensor) -> Tensor:
+    """Angles about moving axes i, j, k (all different). At gimbal lock the third angle is set to zero."""
+    i, j, k = ("xyz".index(axis) for axis in axes)
+    parity = 1.0 if (i, j, k) in ((0, 1, 2), (1, 2, 0), (2, 0, 1)) else -1.0
+    sine = parity * matrix[..., i, k]
+    middle = torch.atan2(sine, torch.hypot(matrix[..., i, i], matrix[..., i, j]))
+    locked = sine.abs() > 1 - 1e-14  # closer than this, the other two angles have no digits left
+    first = torch.where(
+        locked,
+        torch.atan2(parity * matrix[..., k, j], matrix[..., j, j]),
+        torch.atan2(-parity * matrix[..., j, k], matrix[..., k, k]),
+    )
+    last = torch.where(locked, 0.0, torch.atan2(-parity * matrix[..., i, j], matrix[..., i, i]))
+    return torch.stack([first, middle, last], -1)
+
+
+def _axis_angle_to_quaternion(vector: Tensor) -> Tensor:
+    angle = vector.norm(dim=-1, keepdim=True)
+    # sinc(x) = sin(pi x) / (pi x): smooth at zero, where the axis is undefined
+    return torch.cat([torch.cos(angle / 2), vector * torch.sinc(angle / (2 * torch.pi)) / 2], -1)
+
+
+def _quaternion_to_matrix(quaternion: Tensor) -> Tensor:
+    w, x, y, z = (quaternion / quaternion.norm(dim=-1, keepdim=True)).unbind(-1)
+    rows = [
+        1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w),
+        2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w),
+        2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y),
+    ]  # fmt: skip
+    return _square(rows, 3)
+
+
+def _matrix_to_quaternion(matrix: Tensor) -> Tensor:
+    """(w, x, y, z) with w >= 0: the top eigenvector of a symmetric 4 x 4 matrix, stable for every angle."""
+    (a, b, c), (d, e, f), (g, h, i) = (row.unbind(-1) for row in matrix.unbind(-2))
+    rows = [
+        a + e + i, h - f, c - g, d - b,
+        h - f, a - e - i, b + d, c + g,
+        c - g, b + d, e - a - i, f + h,
+        d - b, c + g, f + h, i - a - e,
+    ]  # fmt: skip
+    quaternion = torch.linalg.eigh(_square(rows, 4)).eigenvectors[..., -1]
+    return torch.where(quaternion[..., :1] < 0, -quaternion, quaternion)

@@ -1,0 +1,38 @@
+"""The paper's rule without its guard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from keystone_robotics.select.engine import NOTHING, check_init, cluster_medoids
+from keystone_robotics.select.rounds import Candidates
+from keystone_robotics.select.rules.base import Decision, Rule
+from keystone_robotics.select.rules.checks import whole
+
+
+@dataclass(frozen=True)
+class ClusterMedoid(Rule):
+    """The medoid of the largest of C clusters, always; parameters as in "keystone".
+
+    >>> import numpy as np, keystone_robotics as keystone
+    >>> keystone.select(np.array([0, 0.1, 0.2, 9]).reshape(4, 1, 1), "cluster-medoid").sizes.tolist()
+    [3, 1]
+    """
+
+    name: ClassVar[str] = "cluster-medoid"
+    clusters: int = 2
+    iterations: int = 10
+    init: str = "random"
+
+    def __post_init__(self) -> None:
+        whole("clusters", self.clusters)
+        whole("iterations", self.iterations)
+        check_init(self.init)
+
+    def choose(self, candidates: Candidates) -> Decision:
+        outcome = cluster_medoids(
+            candidates.features, candidates.metric, candidates.seed,
+            clusters=self.clusters, tau=NOTHING, iterations=self.iterations, init=self.init,
+        )  # fmt: skip
+        return outcome, None

@@ -1,0 +1,69 @@
+"""``keystone reproduce``: the paper's experiments, on the policies that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from keystone_robotics.errors import KeystoneError, nearest_name
+
+
+def run(
+    experiment: Annotated[
+        Literal["main", "ablations", "choosing", "confirm", "figure1", "figure2"], tyro.conf.Positional
+    ],
+    quick: bool = False,
+    out: Path = Path("out/reproduce"),
+    workloads: tuple[str, ...] = (),
+    workers: int = 1,
+    ray: str | None = None,
+) -> None:
+    """The paper's experiments, on the policies that come with KeyStone; writes Markdown, JSON and figures.
+
+    main: one sample, cooler samples, the paper's rule and ours on nine workloads, up to five repeats. ablations: the paper's
+    rule with its parts changed, the peers' rules, rules that average, and cooler samples. choosing: what our rule was chosen
+    on. confirm: that rule on fresh states. figure1: the candidates of a round, each executed to the end. figure2: latency and
+    memory against K. Interrupted, the same command goes on where it was.
+
+    Args:
+        experiment: which.
+        quick: a few episodes of everything, in a minute or two, to see that it works; nothing can be concluded from them.
+        out: folder; a quick run is in `quick` in it.
+        workloads: some of the experiment's, but not for figures; default all.
+        workers: processes on this machine, or shards at a time on Ray.
+        ray: run on a Ray cluster: "auto", "local" or an address.
+    """
+    from rich.console import Console
+
+    from keystone_robotics.cli.evaluate import make_executor
+    from keystone_study.reproduce import EXPERIMENTS, reproduce
+    from keystone_study.reproduce.figure1 import draw_figure1
+    from keystone_study.reproduce.figure2 import draw_figure2
+
+    console = Console(soft_wrap=True, highlight=False)
+    out = out / "quick" if quick else out
+    executor = make_executor(workers, ray)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if experiment in EXPERIMENTS:
+            chosen = EXPERIMENTS[experiment]
+            for name in workloads:
+                if name not in chosen.workloads:
+                    raise KeystoneError(
+                        f"{experiment} has no workload {name!r}: {nearest_name(name, chosen.workloads)}"
+                    )
+            path = reproduce(chosen, out, executor, console, workloads or chosen.workloads, quick)
+            console.print(path.read_text(), markup=False)
+            console.print(f"Written: {path} and {path.stem}.json")
+            return
+        if workloads:
+            raise KeystoneError(f"--workloads is not for figures: {experiment} has one of its own")
+        first = experiment == "figure1"
+        paths = draw_figure1(out, executor, console, quick) if first else draw_figure2(out, console, quick)
+        console.print("Written: " + ", ".join(str(path) for path in paths))
+    except KeyboardInterrupt:
+        raise KeystoneError(f"interrupted; what was done is stored in {out}, and the same command goes on") from None
+    except OSError as error:
+        raise KeystoneError(f"{error.filename or out}: {error.strerror or error}") from None

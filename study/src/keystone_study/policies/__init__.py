@@ -1,0 +1,39 @@
+"""The compact flow-matching policy, and the trained ones that come with the study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from keystone_robotics.policies.agent import Agent
+from keystone_robotics.policies.provider import PolicyProvider
+from keystone_study.policies.flow import TYPE, load_flow
+from keystone_study.policies.flow_agent import FlowAgent
+
+SHIPPED = Path(__file__).parent / "shipped"
+
+
+class StudyPolicies(PolicyProvider):
+    """The entry point ``keystone_robotics.policies`` of this distribution."""
+
+    type = TYPE
+
+    def shipped(self) -> Mapping[str, Path]:
+        return {folder.name: folder for folder in sorted(SHIPPED.glob("*")) if (folder / "config.json").is_file()}
+
+    def load(self, folder: Path, device: str | None) -> Any:
+        return load_flow(folder).to(device or "cpu")
+
+    def make_agent(self, policy: Any, tasks: Sequence[str]) -> Agent:
+        return FlowAgent(policy, tasks)
+
+    def sample_observation(self, policy: Any, batch: int) -> Any:
+        generator = torch.Generator().manual_seed(0)
+        observation = torch.randn(batch, policy.config.observation_dim, generator=generator)
+        return observation.to(policy.action_mean.device)
+
+
+PROVIDER = StudyPolicies()

@@ -1,0 +1,6 @@
+"""The paper's experiments on the policies that come with the package: ``keystone reproduce``."""
+
+from keystone_study.reproduce.experiment import EXPERIMENTS, Experiment
+from keystone_study.reproduce.run import reproduce
+
+__all__ = ["EXPERIMENTS", "Experiment", "reproduce"]

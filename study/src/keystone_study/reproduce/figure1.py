@@ -1,0 +1,185 @@
+"""Figure 1b, and what it claims, counted: do the candidates near the middle succeed more often than those at the edge?"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+
+from keystone_robotics.evaluate.branch import Brancher, Branches
+from keystone_robotics.evaluate.executors import Executor
+from keystone_robotics.evaluate.results import RoundRecord
+from keystone_robotics.evaluate.run import evaluate, versions
+from keystone_robotics.evaluate.settings import Settings
+from keystone_robotics.evaluate.store import Store
+from keystone_robotics.files import written_whole
+from keystone_robotics.report.demo import separation
+from keystone_robotics.report.outcomes import draw_by_rank, draw_outcomes
+from keystone_robotics.report.style import save
+from keystone_study.reproduce.run import write
+from keystone_study.reproduce.tables import markdown
+from keystone_study.reproduce.workloads import WORKLOADS
+
+WORKLOAD, ARM = "metaworld-mixed", "keystone:k=16"
+STATES = 2  #: initial states of each task
+MOMENTS = (0.0, 0.25, 0.5)  #: when an episode is branched, as shares of its rounds
+GROUPS = 4  #: the candidates of a round, from the middle to the edge, in so many groups of equal size
+
+
+@dataclass(frozen=True)
+class Branched:
+    """One round, and what became of each of its candidates.
+
+    Attributes:
+        task: its name.
+        episode: number of the initial state.
+        number: of the round.
+        chosen: by the paper's rule.
+        order: (K,) candidates by their distance to the medoid, the nearest first.
+        success: (K,) whether the episode succeeded after each.
+        apart: share of the variance that lies between those that succeeded and those that failed.
+    """
+
+    task: str
+    episode: int
+    number: int
+    chosen: int
+    order: tuple[int, ...]
+    success: tuple[bool, ...]
+    apart: float
+
+    @property
+    def title(self) -> str:
+        return f"{self.task}, initial state {self.episode}: round {self.number}"
+
+
+def draw_figure1(out: Path, executor: Executor, console: Console, quick: bool) -> list[Path]:
+    """Branch rounds of many episodes, draw the one in which success and failure lie farthest apart, and count over all.
+
+    Writes ``figure1.png``, ``.svg``, ``figure1-ranks.png``, ``.svg``, ``figure1.json`` and ``figure1.md``. Every branched round
+    is stored in ``runs/figure1``, so that an interruption loses one at most.
+    """
+    workload = WORKLOADS[WORKLOAD].quick() if quick else replace(WORKLOADS[WORKLOAD], states=STATES)
+    settings = replace(workload.settings((ARM,), repeats=1), keep_rounds=True)
+    folder = out / "runs" / "figure1"
+    evaluate(settings, folder, executor, console)
+    found = list(branch_all(settings, folder, console))
+    shown = max((one for one, _, _ in found), key=lambda one: one.apart)
+    record, branches = next((record, branches) for one, record, branches in found if one is shown)
+    paths = save(draw_outcomes(record, branches, shown.title), out, "figure1")
+    rounds = [one for one, _, _ in found]
+    paths += save(draw_by_rank(by_group(rounds).mean(0), chosen_rate(rounds), len(rounds)), out, "figure1-ranks")
+    command = "keystone reproduce figure1" + (" --quick" if quick else "")
+    said = {"command": command, "versions": versions(), "shown": shown.title, "rounds": [asdict(one) for one in rounds]}
+    write(out / "figure1.json", json.dumps(said, indent=2) + "\n")
+    write(out / "figure1.md", page(rounds, shown, command))
+    return paths
+
+
+def branch_all(settings: Settings, folder: Path, console: Console) -> Iterator[tuple[Branched, RoundRecord, Branches]]:
+    """Some rounds of every episode of a run, each candidate executed to the end; an episode that an error ended has none."""
+    arm = settings.arms[0]
+    with Store(folder) as store:
+        for task in settings.tasks:
+            with contextlib.ExitStack() as stack:
+                brancher: Brancher | None = None  # made where something is left to branch
+                for episode in track(range(settings.episodes), f"branching {task}", console=console):
+                    rounds = store.rounds(str(arm), task, 0, episode)
+                    for number in sorted({int(moment * len(rounds)) for moment in MOMENTS}) if rounds else ():
+                        path = folder / "branches" / f"{task}-{episode}-{number}.npz"
+                        if not path.exists():
+                            brancher = brancher or stack.enter_context(Brancher(settings, arm, task))
+                            _store(path, brancher.branch(0, episode, rounds, number))
+                        branches = _stored(path)
+                        yield _summed_up(task, episode, rounds[number], branches), rounds[number], branches
+
+
+def _summed_up(task: str, episode: int, record: RoundRecord, branches: Branches) -> Branched:
+    steps = max(1, len(record.actions))
+    flat = record.candidates[:, :steps].reshape(len(record.candidates), -1).astype(np.float64)
+    distances = np.linalg.norm(flat[:, None] - flat[None], axis=2)
+    to_medoid = distances[distances.sum(1).argmin()]
+    return Branched(
+        task=task,
+        episode=episode,
+        number=record.number,
+        chosen=int(record.index),
+        order=tuple(int(index) for index in to_medoid.argsort(kind="stable")),
+        success=tuple(bool(one) for one in branches.success),
+        apart=separation(record.candidates, branches.success),
+    )
+
+
+def by_group(rounds: Sequence[Branched]) -> NDArray[np.float64]:
+    """(states, GROUPS) how often candidates succeeded, from the middle of their round to its edge, for each initial state."""
+    groups = np.array(
+        [[np.mean(part) for part in np.array_split(np.array(one.success)[list(one.order)], GROUPS)] for one in rounds]
+    )
+    states = np.unique([f"{one.task} {one.episode}" for one in rounds], return_inverse=True)[1]
+    return np.array([groups[states == state].mean(0) for state in range(states.max() + 1)])
+
+
+def middle_against_edge(groups: NDArray[np.float64]) -> tuple[float, tuple[float, float]]:
+    """How much more often the innermost group succeeds than the outermost, and Student's 95 % interval over initial states.
+
+    >>> middle_against_edge(np.array([[1.0, 0.0], [1.0, 0.5], [0.5, 0.5]]))[0]
+    0.5
+    """
+    from scipy import stats
+
+    apart = groups[:, 0] - groups[:, -1]
+    error = apart.std(ddof=1) / np.sqrt(len(apart)) if len(apart) > 1 else float("nan")
+    reach = float(stats.t.ppf(0.975, max(len(apart) - 1, 1))) * error
+    return float(apart.mean()), (float(apart.mean() - reach), float(apart.mean() + reach))
+
+
+def chosen_rate(rounds: Sequence[Branched]) -> float:
+    """How often the paper's choice succeeded."""
+    return float(np.mean([one.success[one.chosen] for one in rounds]))
+
+
+def page(rounds: Sequence[Branched], shown: Branched, command: str) -> str:
+    """What came out, in words and numbers."""
+    groups = by_group(rounds)
+    difference, (low, high) = middle_against_edge(groups)
+    episodes = len({(one.task, one.episode) for one in rounds})
+    torn = [one for one in rounds if 0 < sum(one.success) < len(one.success)]
+    size = len(rounds[0].success) // GROUPS
+    rows = [["candidates, by distance to the medoid", "then succeeded, %"]]
+    rows += [
+        [f"{size * number + 1} to {size * (number + 1)}", f"{100 * rate:.1f}"]
+        for number, rate in enumerate(groups.mean(0))
+    ]
+    rows.append(["chosen by the paper's rule", f"{100 * chosen_rate(rounds):.1f}"])
+    rows.append(["all (one sample at random)", f"{100 * np.mean([one.success for one in rounds]):.1f}"])
+    return (
+        f"# Figure 1b: what becomes of each candidate\n\nMade by `{command}`. {len(rounds)} rounds of {episodes} episodes were "
+        f"branched: each of the {len(rounds[0].success)} candidates "
+        "was executed from the same state of the simulator, and the policy went on with one sample per round. In "
+        f"{len(torn)} rounds some succeeded and some failed. Shown: {shown.title}, of all the one in which success and "
+        f"failure lie farthest apart ({100 * shown.apart:.0f} % of the variance).\n\n{markdown(rows)}"
+        f"\nThe innermost group succeeded {100 * difference:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}] more often than "
+        "the outermost: the mean over initial states of the difference within them, with Student's 95 % interval.\n"
+    )
+
+
+def _store(path: Path, branches: Branches) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lengths = [len(one) for one in branches.paths]
+    with written_whole(path) as draft, draft.open("wb") as file:
+        np.savez(
+            file, success=branches.success, steps=branches.steps, paths=np.concatenate(branches.paths), lengths=lengths
+        )
+
+
+def _stored(path: Path) -> Branches:
+    with np.load(path) as stored:
+        parts = np.split(stored["paths"], np.cumsum(stored["lengths"])[:-1])
+        return Branches(success=stored["success"], steps=stored["steps"], paths=parts)

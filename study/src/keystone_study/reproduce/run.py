@@ -1,0 +1,89 @@
+"""Rolls out an experiment, and writes its tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from keystone_robotics.evaluate.executors import Executor
+from keystone_robotics.evaluate.run import evaluate, versions
+from keystone_robotics.evaluate.store import Store
+from keystone_robotics.files import written_whole
+from keystone_study.reproduce.analysis import WorkloadResult, analyse
+from keystone_study.reproduce.experiment import PAPER, Experiment
+from keystone_study.reproduce.tables import LEGEND, OUR_ARM, by_task, details, markdown, overview
+from keystone_study.reproduce.workloads import WORKLOADS, Workload
+
+
+def reproduce(
+    experiment: Experiment, out: Path, executor: Executor, console: Console, workloads: Sequence[str], quick: bool
+) -> Path:
+    """Roll out what is missing, and write ``NAME.json`` and ``NAME.md``, or ``NAME-WORKLOADS…`` for some workloads only.
+
+    All experiments share the runs in ``out/runs``, so that what one has rolled out the next need not; what a run consists
+    of is stored with it. Interrupted at any moment, the same call goes on.
+
+    Args:
+        experiment: which.
+        out: folder.
+        executor: who rolls out.
+        console: for progress.
+        workloads: names.
+        quick: a little of everything, to see that it works; in folders of its own.
+
+    Returns:
+        The path of the page.
+    """
+    results = []
+    for one in workloads:
+        workload = WORKLOADS[one].quick() if quick else WORKLOADS[one]
+        results.append(_roll_out(experiment, workload, out / "runs" / one, executor, console))
+    # What was made of some workloads only must not take the place of a whole experiment.
+    some = tuple(workloads) != experiment.workloads
+    command = f"keystone reproduce {experiment.name}" + (" --quick" if quick else "")
+    command += f" --workloads {' '.join(workloads)}" if some else ""
+    name = "-".join([experiment.name, *workloads]) if some else experiment.name
+    found = {
+        "command": command,
+        "versions": versions(),
+        "quick": quick,
+        "overview": overview(results) if experiment.overview else None,
+        "legend": LEGEND,
+        "workloads": [result.as_dict() for result in results],
+    }
+    write(out / f"{name}.json", json.dumps(found, indent=2) + "\n")
+    write(out / f"{name}.md", page(experiment, results, command, quick))
+    return out / f"{name}.md"
+
+
+def _roll_out(
+    experiment: Experiment, workload: Workload, folder: Path, executor: Executor, console: Console
+) -> WorkloadResult:
+    settings = workload.settings(tuple(experiment.arms(workload.name)), experiment.repeats)
+    evaluate(settings, folder, executor, console)
+    with Store(folder) as store:
+        rows = [row for row in store.episodes() if settings.asks_for(row.task, row.repeat, row.episode)]
+    return analyse(experiment, workload, rows)
+
+
+def page(experiment: Experiment, results: Sequence[WorkloadResult], command: str, quick: bool) -> str:
+    """Everything about an experiment as Markdown."""
+    parts = [f"# {experiment.title}", f"Made by `{command}`. {LEGEND}"]
+    if quick:
+        parts.append("**A trial run on a few episodes: nothing can be concluded from these numbers.**")
+    if experiment.overview:
+        parts.append(markdown(overview(results)))
+    for result in results:
+        parts.append(details(experiment, result))
+        if len(result.tasks) > 1:
+            parts.append(by_task(result, (result.arms[0].arm, result.control, PAPER, OUR_ARM)))
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    with written_whole(path) as draft:
+        draft.write_text(text)

@@ -1,0 +1,103 @@
+"""Results of an experiment as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keystone_robotics.compare.comparison import Rate
+from keystone_robotics.options import RECOMMENDED_RULE as OURS
+from keystone_study.reproduce.analysis import ArmResult, Difference, WorkloadResult
+from keystone_study.reproduce.experiment import COOL, PAPER, Experiment
+
+OUR_ARM, OUR_COOL_ARM = f"{OURS}:k=16", f"{OURS}:k=16,temperature={COOL}"
+
+LEGEND = (
+    "Success in %, mean over tasks, ± standard deviation across repeats. Δ in points with paired 95 % intervals, initial "
+    "states as units. *Control*: of the arms with one sample, cooler or not, the one that did best on these very episodes "
+    "(which flatters it); it costs nothing, so only what lies above it is what K candidates add. **Bold**: the interval does "
+    "not contain zero, and the exact test agrees after Holm's correction for all arms of the workload."
+)
+
+
+def overview(results: Sequence[WorkloadResult]) -> list[list[str]]:
+    """One row for each workload, as in the paper's main table, with the control and our rule beside it; headings first."""
+    heading = ["workload", "n", "K = 1", "control", "KeyStone, K = 16", "Δ to K = 1", "Δ to control"]
+    heading += [f"`{OURS}`, K = 16", "Δ to K = 1", "Δ to control", f"the same, × {COOL}", "Δ to control"]
+    rows = []
+    for result in results:
+        arms = {one.arm: one for one in result.arms}
+        first, paper, ours = (arms[arm] for arm in (result.arms[0].arm, PAPER, OUR_ARM))
+        control, cool = arms[result.control], arms.get(OUR_COOL_ARM)
+        rows.append(
+            [
+                result.workload.title,
+                str(first.rate.episodes),
+                percent(first.rate),
+                percent(control.rate) + ("" if control is first else f" ({_temperature(control.arm)})"),
+                *(percent(paper.rate), points(paper.to_first), points(paper.to_control)),
+                *(percent(ours.rate), points(ours.to_first), points(ours.to_control)),
+                *((percent(cool.rate), points(cool.to_control)) if cool else ("–", "–")),
+            ]
+        )
+    return [heading, *rows]
+
+
+def details(experiment: Experiment, result: WorkloadResult) -> str:
+    """All arms on one workload."""
+    heading = ["arm", "success", "Δ to K = 1", "Δ to control", "Δ to the paper's rule"]
+    rows = []
+    for section in experiment.sections:
+        mine = [one for one in result.arms if one.section == section.title]
+        if mine:
+            rows.append([f"*{section.title}*", "", "", "", ""])
+        rows += [_row(one, one.arm == result.control) for one in mine]
+    settings, first = result.workload, result.arms[0].rate
+    flips = (
+        "" if result.flips is None else f" Repeats of one state differ: mean p(1 − p) = {result.flips:.2f} at K = 1."
+    )
+    about = (
+        f"{settings.about} {len(result.tasks)} task{'s' * (len(result.tasks) > 1)} × "
+        f"{first.states // len(result.tasks)} initial states × {first.episodes // first.states} repeats.{flips}"
+    )
+    return f"### {settings.title}\n\n{about}\n\n{markdown([heading, *rows])}"
+
+
+def by_task(result: WorkloadResult, arms: Sequence[str]) -> str:
+    """Success of some arms in each task."""
+    chosen = [one for one in result.arms if one.arm in arms]
+    rows = [[task, *(f"{100 * one.by_task[task]:.0f}" for one in chosen)] for task in result.tasks]
+    return markdown([["task", *(f"`{one.arm}`" for one in chosen)], *rows])
+
+
+def _row(one: ArmResult, is_control: bool) -> list[str]:
+    name = f"`{one.arm}`" + (" (control)" if is_control else "")
+    return [name, percent(one.rate), points(one.to_first), points(one.to_control), points(one.to_paper)]
+
+
+def percent(rate: Rate) -> str:
+    """A rate, and its spread across repeats."""
+    return f"{100 * rate.rate:.1f}" + ("" if rate.repeats is None else f" ± {100 * rate.repeats[1]:.1f}")
+
+
+def points(difference: Difference | None) -> str:
+    """A difference with its interval, bold if that does not contain zero.
+
+    >>> points(Difference(0.1, (0.02, 0.18), 0.01, 0.02))
+    '**+10.0** [+2.0, +18.0]'
+    """
+    if difference is None:
+        return "–"
+    value = f"{100 * difference.value:+.1f}"
+    low, high = (100 * bound for bound in difference.interval)
+    return f"{f'**{value}**' if difference.clear else value} [{low:+.1f}, {high:+.1f}]"
+
+
+def _temperature(arm: str) -> str:
+    return "× " + arm.partition("temperature=")[2]
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table, headings first."""
+    heading, *body = rows
+    lines = [heading, ["---"] * len(heading), *body]
+    return "\n".join("| " + " | ".join(row) + " |" for row in lines) + "\n"

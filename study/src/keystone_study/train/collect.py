@@ -1,0 +1,114 @@
+"""Collecting demonstrations: stored as they are made, so that interrupted work goes on where it stopped."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.files import written_whole
+from keystone_study.train.demonstration import Demonstration
+from keystone_study.train.experts import Expert
+from keystone_study.train.progress import Tell, silent
+
+FLUSH = 5  #: demonstrations after which what there is is stored: a few seconds of work
+
+
+class Collection(NamedTuple):
+    """The successful ones among the attempts 0, 1, 2, ... at one task.
+
+    Attributes:
+        demonstrations: in the order of the attempts.
+        attempts: (n,) the number of the attempt that each of them was.
+        tried: how many attempts there were in all.
+    """
+
+    demonstrations: list[Demonstration]
+    attempts: list[int]
+    tried: int
+
+    def first(self, count: int) -> Collection:
+        """What collecting only ``count`` would have given."""
+        if count >= len(self.demonstrations):
+            return self
+        return Collection(self.demonstrations[:count], self.attempts[:count], self.attempts[count - 1] + 1)
+
+    @property
+    def success_rate(self) -> float:
+        """How often the expert succeeds."""
+        return len(self.demonstrations) / max(self.tried, 1)
+
+
+def collect(
+    expert: Expert, task: str, regime: str, seed: int, count: int, folder: Path, tell: Tell = silent
+) -> Collection:
+    """The first ``count`` successful demonstrations of a task; those stored in ``folder`` are not made again.
+
+    Raises:
+        KeystoneError: if the expert hardly ever succeeds, or the folder holds demonstrations made in another way.
+    """
+    path = folder / f"{task}-{regime}-seed{seed}.npz"
+    origin = _origin(expert, regime)
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = _load(path, origin) if path.exists() else Collection([], [], 0)
+    demonstrations, attempts, tried = list(stored.demonstrations), list(stored.attempts), stored.tried
+    while len(demonstrations) < count:
+        tell(len(demonstrations), f"{len(demonstrations)} of {tried} attempts")
+        demonstration = expert.demonstrate(task, regime, seed, tried)
+        if demonstration.success:
+            demonstrations.append(demonstration)
+            attempts.append(tried)
+        tried += 1
+        if tried >= 50 and len(demonstrations) < tried / 20:
+            raise KeystoneError(
+                f"{task}: the expert succeeded in {len(demonstrations)} of {tried} attempts ({regime}): too rarely to teach"
+            )
+        if len(demonstrations) == count or (demonstration.success and len(demonstrations) % FLUSH == 0):
+            _save(path, Collection(demonstrations, attempts, tried), origin)
+    result = Collection(demonstrations, attempts, tried).first(count)
+    tell(count, f"{count} of {result.tried} attempts")
+    return result
+
+
+def _origin(expert: Expert, regime: str) -> str:
+    versions = " ".join(f"{name}-{importlib.metadata.version(name)}" for name in expert.packages)
+    return f"{expert.describe(regime)} {versions}"
+
+
+def _save(path: Path, collection: Collection, origin: str) -> None:
+    """One array for all demonstrations, end to end, and their lengths."""
+    demonstrations = collection.demonstrations
+    with written_whole(path) as draft, draft.open("wb") as file:
+        np.savez_compressed(
+            file,
+            agent_pos=np.concatenate([one.agent_pos for one in demonstrations]),
+            environment_state=np.concatenate([one.environment_state for one in demonstrations]),
+            actions=np.concatenate([one.actions for one in demonstrations]),
+            lengths=np.array([len(one.actions) for one in demonstrations]),
+            attempts=np.array(collection.attempts),
+            tried=np.array(collection.tried),
+            origin=np.array(origin),
+        )
+
+
+def _load(path: Path, origin: str) -> Collection:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            stored = {name: file[name] for name in file.files}
+        if str(stored["origin"]) != origin:
+            raise KeystoneError(
+                f"{path} was made as {stored['origin']}, and now it would be as {origin}: choose another folder with --demos, "
+                "or delete the file"
+            )
+        ends = np.cumsum(stored["lengths"])[:-1]
+        agent_pos, environment_state, actions = (
+            np.split(stored[name], ends) for name in ("agent_pos", "environment_state", "actions")
+        )
+        demonstrations = [Demonstration(*arrays, True) for arrays in zip(agent_pos, environment_state, actions)]
+        return Collection(demonstrations, stored["attempts"].tolist(), int(stored["tried"]))
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise KeystoneError(f"{path} holds no demonstrations that can be read ({error}): delete it") from error

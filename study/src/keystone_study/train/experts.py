@@ -1,0 +1,176 @@
+"""Experts that demonstrate the tasks of a benchmark, imperfectly, as people do."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import zlib
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from keystone_robotics.environments import BENCHMARKS, Benchmark, Observation
+from keystone_robotics.environments.benchmark import Array
+from keystone_robotics.environments.metaworld import STATE, MetaWorldEnv
+from keystone_robotics.environments.pusht import PushTEnv
+from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_robotics.evaluate.settings import DEMONSTRATIONS
+from keystone_study.train.demonstration import Demonstration
+from keystone_study.train.imperfection import MOTION, REGIMES, Hand
+
+if TYPE_CHECKING:
+    from keystone_study.train.pusht_expert import ExpertSettings
+
+#: Initial states of demonstrations are drawn with seeds from the first of these up to the second. Evaluation takes 0, 1, 2,
+#: ...: no policy is tested on a state that it was shown.
+FIRST_SEED, LAST_SEED = DEMONSTRATIONS, 2**31
+
+
+class Expert(ABC):
+    """Demonstrates the tasks of one benchmark.
+
+    Attributes:
+        benchmark: the tasks.
+        default_tasks: what a policy is trained on unless the user says otherwise.
+        regimes: names of the ways to demonstrate.
+        relative: dimensions of actions that are positions, which a policy may learn relative to the robot's own.
+        motion: dimensions of actions that are motions: zero in all of them is to hold still.
+        packages: whose versions decide what a demonstration looks like.
+    """
+
+    benchmark: ClassVar[Benchmark]
+    default_tasks: ClassVar[tuple[str, ...]]
+    regimes: ClassVar[tuple[str, ...]]
+    relative: ClassVar[tuple[int, ...]] = ()
+    motion: ClassVar[tuple[int, ...]] = ()
+    packages: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def describe(self, regime: str) -> str:
+        """Everything but task, seed and index that a demonstration depends on, to tell stored ones apart."""
+
+    @abstractmethod
+    def demonstrate(self, task: str, regime: str, seed: int, index: int) -> Demonstration:
+        """The attempt number ``index``, successful or not: a function of these four alone, whatever was done before."""
+
+
+def attempt_random(task: str, regime: str, seed: int, index: int) -> tuple[np.random.Generator, int]:
+    """The random numbers of one attempt, and the seed of its initial state.
+
+    >>> random, state_seed = attempt_random("reach-v3", "clean", seed=0, index=3)
+    >>> 2**30 <= state_seed < 2**31
+    True
+    """
+    random = np.random.default_rng([zlib.crc32(f"{task}/{regime}".encode()), seed, index])
+    return random, int(random.integers(FIRST_SEED, LAST_SEED))
+
+
+class MetaWorldExpert(Expert):
+    """Meta-World's scripted experts, made human by `keystone_study.train.imperfection`."""
+
+    benchmark = BENCHMARKS["metaworld"]
+    default_tasks = (
+        "pick-place-v3",
+        "push-v3",
+        "hammer-v3",
+        "coffee-pull-v3",
+        "shelf-place-v3",
+        "peg-insert-side-v3",
+    )
+    regimes = tuple(REGIMES)
+    motion = tuple(range(MOTION))
+    packages = ("metaworld", "mujoco")
+    max_steps: ClassVar[int] = 220  # a hesitant hand may take a little longer than a policy is given
+    tail: ClassVar[int] = 6  # steps after success, which show that the hand stays
+
+    def describe(self, regime: str) -> str:
+        return f"{REGIMES[regime]} max_steps={self.max_steps} tail={self.tail}"
+
+    def demonstrate(self, task: str, regime: str, seed: int, index: int) -> Demonstration:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the experts complain of forces above 1, which the hand clips
+            return self._attempt(task, regime, seed, index)
+
+    def _attempt(self, task: str, regime: str, seed: int, index: int) -> Demonstration:
+        from metaworld.policies import ENV_POLICY_MAP
+
+        random, state_seed = attempt_random(task, regime, seed, index)
+        env, hand = _metaworld_env(task), Hand(REGIMES[regime], random)
+        script = ENV_POLICY_MAP[task]()  # type: ignore[abstract]
+        observation, _ = env.reset(seed=state_seed)
+        seen: list[Observation] = []
+        actions: list[Array] = []
+        last = self.max_steps
+        success = False
+        while len(actions) < last:
+            believed = hand.perceive(observation["environment_state"][:STATE].astype(np.float64))
+            action = hand.move(script.get_action(believed))
+            seen.append(observation)
+            actions.append(action)
+            observation, _, done, _, _ = env.step(action)
+            if done and not success:
+                success, last = True, min(self.max_steps, len(actions) + self.tail)
+        return Demonstration(
+            agent_pos=np.stack([one["agent_pos"] for one in seen]),
+            environment_state=np.stack([one["environment_state"] for one in seen]),
+            actions=np.stack(actions),
+            success=success,
+        )
+
+
+class PushTExperts(Expert):
+    """The sampling expert of `keystone_study.train.pusht_expert`: without variety, with it, and with unsteady fingers too."""
+
+    benchmark = BENCHMARKS["pusht"]
+    default_tasks = ("pusht",)
+    regimes = ("clean", "noisy", "mixed")
+    relative = (0, 1)
+    packages = ("gym-pusht", "pymunk")
+
+    def describe(self, regime: str) -> str:
+        return str(_pusht_settings(regime))
+
+    def demonstrate(self, task: str, regime: str, seed: int, index: int) -> Demonstration:
+        from keystone_study.train.pusht_expert import PushTExpert
+
+        random, state_seed = attempt_random(task, regime, seed, index)
+        env = _pusht_env()
+        env.reset(seed=state_seed)
+        return PushTExpert(random, _pusht_settings(regime)).demonstrate(env, self.benchmark.max_steps(task))
+
+
+@functools.lru_cache(maxsize=1)  # making one takes as long as several episodes
+def _metaworld_env(task: str) -> MetaWorldEnv:
+    return MetaWorldEnv(task)
+
+
+@functools.lru_cache(maxsize=1)
+def _pusht_env() -> PushTEnv:
+    return PushTEnv()
+
+
+def _pusht_settings(regime: str) -> ExpertSettings:
+    from keystone_study.train.pusht_expert import ExpertSettings
+
+    settings = {
+        "clean": ExpertSettings(temperature=0.0, longer_way=0.0),
+        "noisy": ExpertSettings(action_noise=6.0),
+        "mixed": ExpertSettings(),
+    }
+    return settings[regime]
+
+
+EXPERTS: dict[str, Expert] = {expert.benchmark.name: expert for expert in (MetaWorldExpert(), PushTExperts())}
+
+
+def find_expert(benchmark: str) -> Expert:
+    """The expert of a benchmark.
+
+    >>> find_expert("pushT")
+    Traceback (most recent call last):
+    keystone_robotics.errors.KeystoneError: there is no expert for 'pushT': did you mean 'pusht'? Known: metaworld, pusht
+    """
+    if benchmark not in EXPERTS:
+        raise KeystoneError(f"there is no expert for {benchmark!r}: {nearest_name(benchmark, EXPERTS)}")
+    return EXPERTS[benchmark]

@@ -1,0 +1,96 @@
+"""What sets a person at the controls apart from a scripted expert: unsteady, slower, aiming beside the object, hesitating."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keystone_robotics.environments.benchmark import Array
+
+MOTION = 3  #: the first dimensions of a Meta-World action, the hand's motion; what follows is the gripper
+OBJECT = slice(4, 7)  #: where Meta-World's observation holds the position (m) of the object that is handled first
+
+
+@dataclass(frozen=True)
+class Imperfection:
+    """How a demonstrator differs from the scripted expert.
+
+    Attributes:
+        noise: standard deviation of what is added to the hand's motion, where 1 is the fastest motion.
+        correlation: of that noise from one step to the next.
+        speed: range from which the speed of an episode is drawn, as a share of the expert's.
+        aim: how far to one side of the object (along x, in m) a misjudged segment aims ...
+        aim_spread: ... and the standard deviation of that distance (m).
+        aim_share: how many of the segments are misjudged.
+        hold: steps in a segment, for which a judgement is kept.
+        pause: probability, in each step, that the hand begins to hesitate.
+        pause_steps: shortest and longest hesitation.
+    """
+
+    noise: float = 0.0
+    correlation: float = 0.8
+    speed: tuple[float, float] = (1.0, 1.0)
+    aim: float = 0.0
+    aim_spread: float = 0.0
+    aim_share: float = 0.0
+    hold: int = 30
+    pause: float = 0.0
+    pause_steps: tuple[int, int] = (2, 5)
+
+
+#: By name. In ``mixed`` demonstrators disagree about where the object is, so that a policy learns two modes; in ``misled`` most
+#: of them are wrong about it (and succeed all the same, in the end), so that the larger mode is the worse one.
+REGIMES: dict[str, Imperfection] = {
+    "clean": Imperfection(noise=0.08, speed=(0.85, 1.0), pause=0.005),
+    "noisy": Imperfection(noise=0.25, speed=(0.6, 1.0), pause=0.005),
+    "mixed": Imperfection(noise=0.10, speed=(0.7, 1.0), aim=0.04, aim_spread=0.006, aim_share=0.35, pause=0.005),
+    "misled": Imperfection(noise=0.10, speed=(0.7, 1.0), aim=0.04, aim_spread=0.006, aim_share=0.65, pause=0.005),
+}
+
+
+class Hand:
+    """One episode's demonstrator: stands between an expert and the robot, in both directions.
+
+    >>> hand = Hand(REGIMES["clean"], np.random.default_rng(0))
+    >>> seen = hand.perceive(np.zeros(39))
+    >>> hand.move(np.array([9.0, 0.0, 0.0, 1.0])).dtype
+    dtype('float32')
+    """
+
+    def __init__(self, imperfection: Imperfection, random: np.random.Generator) -> None:
+        self._imperfection, self._random = imperfection, random
+        self._speed = random.uniform(*imperfection.speed)
+        self._tremor = np.zeros(MOTION)
+        self._offset = 0.0
+        self._step = self._pause_left = 0
+
+    def perceive(self, state: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(39,) the state as this demonstrator believes it to be: the object may seem to be elsewhere. Call once a step."""
+        settings = self._imperfection
+        if self._step % settings.hold == 0:
+            misjudged = self._random.random() < settings.aim_share
+            self._offset = self._random.normal(settings.aim, settings.aim_spread) * misjudged
+        self._step += 1
+        believed = state.copy()
+        believed[OBJECT.start] += self._offset
+        return believed
+
+    def move(self, action: NDArray[np.floating]) -> Array:
+        """(4,) what is executed, from -1 to 1, when the expert wants ``action`` (4,). Call once a step."""
+        settings, random = self._imperfection, self._random
+        executed = np.clip(np.asarray(action, np.float64), -1.0, 1.0)
+        executed[:MOTION] *= 0.0 if self._hesitates() else self._speed
+        rho = settings.correlation
+        self._tremor = rho * self._tremor + np.sqrt(1 - rho**2) * random.normal(size=MOTION)
+        executed[:MOTION] += settings.noise * self._tremor
+        result: Array = np.clip(executed, -1.0, 1.0).astype(np.float32)
+        return result
+
+    def _hesitates(self) -> bool:
+        if self._pause_left == 0 and self._random.random() < self._imperfection.pause:
+            self._pause_left = int(self._random.integers(*self._imperfection.pause_steps, endpoint=True))
+        pausing = self._pause_left > 0
+        self._pause_left -= pausing
+        return pausing

@@ -1,0 +1,78 @@
+"""What a training is: everything that its result depends on."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_study.train.experts import Expert, find_expert
+
+POLICIES = ("flow", "diffusion")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings of one training, checked.
+
+    Attributes:
+        benchmark: name.
+        tasks: that one policy learns together.
+        regime: how the expert demonstrates.
+        demonstrations: of each task.
+        policy: class of policy, one of ``POLICIES``.
+        iterations: of the optimiser.
+        seed: of demonstrations, weights and batches.
+    """
+
+    benchmark: str
+    tasks: tuple[str, ...]
+    regime: str
+    demonstrations: int
+    policy: str
+    iterations: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        expert = self.expert
+        for task in self.tasks:
+            _require(task, expert.benchmark.tasks(), f"{self.benchmark} has no task")
+        _require(self.regime, expert.regimes, "unknown regime")
+        _require(self.policy, POLICIES, "unknown policy")
+        if not self.tasks or len(set(self.tasks)) < len(self.tasks):
+            raise KeystoneError(f"tasks must be named, each once: {' '.join(self.tasks) or 'none given'}")
+        for name, least in (("demonstrations", 1), ("iterations", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise KeystoneError(f"--{name} {getattr(self, name)}: {least} is the least")
+
+    @property
+    def expert(self) -> Expert:
+        """Who demonstrates."""
+        return find_expert(self.benchmark)
+
+    def command(self, out: str) -> str:
+        """The command line that does this training."""
+        words = ["keystone", "train", "--env", self.benchmark, "--tasks", *self.tasks, "--regime", self.regime]
+        words += ["--demonstrations", str(self.demonstrations), "--policy", self.policy]
+        words += ["--iterations", str(self.iterations), "--seed", str(self.seed), "--out", out]
+        return shlex.join(words)
+
+    def record(self) -> dict[str, Any]:
+        """As in a JSON file."""
+        return {**asdict(self), "tasks": list(self.tasks)}
+
+    def differences(self, record: dict[str, Any]) -> list[str]:
+        """What a stored record says otherwise, for instance ``seed (1 there, 0 here)``."""
+        mine = self.record()
+        names = [field.name for field in fields(self) if record.get(field.name) != mine[field.name]]
+        return [f"{name} ({_shown(record.get(name))} there, {_shown(mine[name])} here)" for name in names]
+
+
+def _require(name: str, known: tuple[str, ...], complaint: str) -> None:
+    if name not in known:
+        raise KeystoneError(f"{complaint} {name!r}: {nearest_name(name, known)}")
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
