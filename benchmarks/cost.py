@@ -54,7 +54,7 @@ def measure(model: Any, seam: Any, case: Case, rounds: int) -> dict[str, float]:
 
     from benchmarks.timing import interleave, ratio
     from keystone_robotics.sample.adapter import swap_in, swap_out
-    from keystone_robotics.sample.session import Session
+    from keystone_robotics.sample.engine import Engine
 
     k, tokens, batch = case
     experts = model.vlm_with_expert
@@ -87,7 +87,7 @@ def main(quick: bool) -> None:
     from benchmarks.denoise_smolvla import build
     from benchmarks.machine import describe
     from keystone_robotics.report import style
-    from keystone_robotics.sample.families.smolvla.lerobot import SmolVLASeam
+    from keystone_robotics.sample.families.smolvla.lerobot import SmolVLAOverride
 
     torch.set_num_threads(1)
     partial = Partial("cost", quick)
@@ -96,7 +96,7 @@ def main(quick: bool) -> None:
     distinct = list(dict.fromkeys(case for line in axes.values() for case in line))
     found = {}
     for case in track(distinct, "cost", auto_refresh=False):
-        found[case] = partial(str(case), lambda case=case: measure(model, SmolVLASeam, case, 1 if quick else 3))
+        found[case] = partial(str(case), lambda case=case: measure(model, SmolVLAOverride, case, 1 if quick else 3))
     rows = [
         {"case": f"{case}, {path}", "ratio": cost, "better": "lower", "path": path, **case._asdict()}
         for case, costs in found.items()

@@ -140,9 +140,9 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
     from lerobot.policies.molmoact2.molmoact2_hf_model.modeling_molmoact2 import ActionExpert, ActionExpertContext
 
     from keystone_robotics.sample.adapter import swap_in, swap_out
-    from keystone_robotics.sample.families.molmoact2.lerobot import MolmoAct2CrossAttentionSeam
+    from keystone_robotics.sample.families.molmoact2.lerobot import MolmoAct2CrossAttentionOverride
     from keystone_robotics.sample.kit.widen import widen
-    from keystone_robotics.sample.session import Session
+    from keystone_robotics.sample.engine import Engine
 
     length, layers, heads = 600, 1, 16
     config = MolmoAct2ActionExpertConfig(num_layers=layers, num_heads=heads)
@@ -165,7 +165,7 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
         ]
 
     for block in expert.blocks:
-        swap_in(block.cross_attn, MolmoAct2CrossAttentionSeam, session)
+        swap_in(block.cross_attn, MolmoAct2CrossAttentionOverride, session)
     try:
         return row(
             "molmoact2", k, length, "1 of 32 layers", rounds, lambda many: run(many, many), lambda many: run(many, 1)

@@ -33,7 +33,7 @@ def build(layers: int) -> Any:
 
 def rows(quick: bool) -> Iterator[dict[str, Any]]:
     """One for each case."""
-    from keystone_robotics.sample.families.pi.lerobot import Pi05Seam
+    from keystone_robotics.sample.families.pi.lerobot import Pi05Override
 
     # A layer costs as much as the next one, so six tell what eighteen would; compiling, minutes for some layers, on two.
     cases = [(2, 8, 968, False)] if quick else [(6, 8, 968, False), (6, 16, 968, False), (2, 8, 968, True)]
@@ -43,7 +43,7 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
             model = None  # make room first
             model, built = build(layers), layers
         cache = denoising.random_cache(layers, 1, tokens, 256)
-        found = denoising.compare(model, Pi05Seam, cache, k, rounds=2 if quick else 3, compiled=compiled)
+        found = denoising.compare(model, Pi05Override, cache, k, rounds=2 if quick else 3, compiled=compiled)
         yield {"case": f"pi05, K = {k}, {tokens} tokens, {layers} layers", "layers": layers, **found}
 
 

@@ -56,7 +56,7 @@ def build() -> Any:
 
 def rows(quick: bool) -> Iterator[dict[str, Any]]:
     """One for each case."""
-    from keystone_robotics.sample.families.smolvla.lerobot import SmolVLASeam
+    from keystone_robotics.sample.families.smolvla.lerobot import SmolVLAOverride
 
     model = build()
     experts = model.vlm_with_expert
@@ -64,7 +64,7 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
     for k, tokens in cases:
         cache = denoising.random_cache(experts.num_vlm_layers, experts.num_key_value_heads, tokens, 64)
         compiled = not quick and tokens == 1024  # once is enough to know: it takes a minute
-        found = denoising.compare(model, SmolVLASeam, cache, k, rounds=2 if quick else 5, compiled=compiled)
+        found = denoising.compare(model, SmolVLAOverride, cache, k, rounds=2 if quick else 5, compiled=compiled)
         yield {"case": f"smolvla, K = {k}, {tokens} tokens", "layers": experts.num_vlm_layers, **found}
 
 

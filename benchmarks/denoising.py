@@ -102,7 +102,7 @@ def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bo
 
     from keystone_robotics.sample.adapter import swap_in, swap_out
     from keystone_robotics.sample.kit.rounds import sharing
-    from keystone_robotics.sample.session import Session
+    from keystone_robotics.sample.engine import Engine
 
     tokens = cache.layers[0].keys.shape[2]
     real = torch.arange(tokens)[None] < tokens - PADDING

@@ -157,7 +157,7 @@ class PolicyTests:
         holder = policy(Gr00tPolicy, model, ModalityConfig)
         handle = keystone.attach(holder, k=4)
         try:
-            window = handle.sampler.window(holder)
+            window = handle.engine.adapter.window(holder)
             assert (handle.adapter, window.dims, window.steps) == ("isaac-groot", 7, 4)
             predict(model, 1)
             assert handle.stats["rounds"] == 1

@@ -42,7 +42,7 @@ def test_bfloat16(model: Any) -> None:
     handle = keystone.attach(half, k=8, seed=0, check="all")
     chunk = predict(half)
     assert handle.path == "fast"
-    assert handle.session.finding.difference <= TOLERANCES[torch.bfloat16] * max(1.0, float(chunk.abs().max()))
+    assert handle.engine.finding.difference <= TOLERANCES[torch.bfloat16] * max(1.0, float(chunk.abs().max()))
 
 
 def test_masked_video_tokens(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_fixed_seed_gives_distinct_candidates_that_repeat(model: Any) -> None:
     rounds: list[Any] = []
     policy = SimpleNamespace(model=model, replan_steps=3)  # as experiments/robotwin holds it
     handle = keystone.attach(policy, k=8)
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     chunks = [predict(model, seed) for seed in (42, 42, 43)]
     keystone.detach(policy)
     assert handle.path == "fast"

@@ -48,11 +48,11 @@ def test_candidates_are_single_calls(policy, record):
     keystone.detach(policy)
     handle = keystone.attach(policy, k=K, seed=0, check="all")
     rounds = []
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     reply = act(policy)
-    assert handle.session.finding.compared == K
+    assert handle.engine.finding.compared == K
     assert handle.path == ("fast" if policy._is_pytorch_model else "plain")
-    record("openpi", policy.label, handle.session.finding.difference)
+    record("openpi", policy.label, handle.engine.finding.difference)
     # Once more from outside, after normalisation and the cut to seven dimensions.
     noise = initial_noise(rounds[0].seeds, K, (tiny.HORIZON, tiny.ACTION_DIM)).numpy()
     singles = np.stack([policy.infer(tiny.observation(), noise=one)["actions"] for one in noise])
@@ -122,7 +122,7 @@ def test_bfloat16_is_allowed_the_rounding_it_has(record):
         handle = keystone.attach(policy, k=K, seed=0)
         policy.infer(tiny.observation())
         assert handle.path == ("fast" if framework == "torch" else "plain")
-        record("openpi", f"{framework} pi05 bfloat16", handle.session.finding.difference)
+        record("openpi", f"{framework} pi05 bfloat16", handle.engine.finding.difference)
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])
@@ -131,7 +131,7 @@ def test_the_plain_torch_path_is_exact_too(kind, record):
     handle = keystone.attach(policy, k=K, seed=0, check="all", fast=False)
     policy.infer(tiny.observation())
     keystone.detach(policy)
-    record("openpi", f"torch {kind} plain path", handle.session.finding.difference)
+    record("openpi", f"torch {kind} plain path", handle.engine.finding.difference)
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])
@@ -142,7 +142,7 @@ def test_rows_with_prompts_of_different_lengths(kind, record):
     assert model.sample_actions("cpu", tiny.torch_batch(words=(8, 3, 1))).shape == (3, tiny.HORIZON, tiny.ACTION_DIM)
     keystone.detach(model)
     assert handle.path == "fast"
-    record("openpi", f"torch {kind} (3 rows)", handle.session.finding.difference)
+    record("openpi", f"torch {kind} (3 rows)", handle.engine.finding.difference)
 
 
 def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
@@ -159,7 +159,7 @@ def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
     handle = keystone.attach(policy, k=K, seed=0)
     policy.infer(tiny.observation())
     assert handle.path == "plain"
-    record("openpi", "torch pi0 compiled", handle.session.finding.difference)
+    record("openpi", "torch pi0 compiled", handle.engine.finding.difference)
     compiled = len(graphs)
     policy.infer(tiny.observation(1))
     assert len(graphs) == compiled > 0
@@ -185,7 +185,7 @@ def test_the_fast_step_compiles_and_is_compiled_before_the_first_request(record)
         policy.infer({**tiny.observation(), "prompt": prompt})
     assert policy.handle.path == "fast"
     assert counters["stats"]["unique_graphs"] == compiled > 0
-    record("openpi", "torch pi05 compile=True", policy.handle.session.finding.difference)
+    record("openpi", "torch pi05 compile=True", policy.handle.engine.finding.difference)
     keystone.detach(policy)
 
 

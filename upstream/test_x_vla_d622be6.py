@@ -28,7 +28,7 @@ class TestModel(xvla_model.ModelTests):
     def test_candidates_are_compared_after_the_sigmoid(self, model: Any) -> None:
         rounds: list[Any] = []
         handle = keystone.attach(model, k=4, space=keystone.ActionSpace(dims=7))
-        handle.on_round = rounds.append
+        handle.subscribe(rounds.append)
         xvla_model.predict(model, 1)
         keystone.detach(model)
         grippers = rounds[0].candidates[..., list(model.action_space.gripper_idx)]

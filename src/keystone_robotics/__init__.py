@@ -10,8 +10,9 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from keystone_robotics.attach import Chosen, Handle, attach, attached, detach
+from keystone_robotics.attach import attach, attached, detach
 from keystone_robotics.errors import KeystoneError, NoValidCandidate
+from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.profiling import Profile, profile
 from keystone_robotics.select import (
     RULES,
@@ -33,13 +34,13 @@ __all__ = [
     "RULES",
     "ActionSpace",
     "Choice",
-    "Chosen",
     "DeviceSelection",
     "Handle",
     "KeystoneError",
     "NoValidCandidate",
     "Profile",
     "Round",
+    "RoundEvent",
     "Selection",
     "__version__",
     "attach",

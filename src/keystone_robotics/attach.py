@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.handle import Chosen, Handle
-from keystone_robotics.sample.adapter import Seam, find_adapter, find_session, swap_in, swap_out
+from keystone_robotics.handle import Handle
+from keystone_robotics.sample.adapter import find_adapter
 from keystone_robotics.sample.compiler import check_compiler
-from keystone_robotics.sample.hook import Hook
+from keystone_robotics.sample.engine import Engine
+from keystone_robotics.sample.override import Hook, SamplerOverride, find_engine, put_on, take_off, watch_methods
 from keystone_robotics.sample.paths import Paths
-from keystone_robotics.sample.session import Session
+from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.site import SiteAdapter
 from keystone_robotics.select import ActionSpace
 from keystone_robotics.select.engine import check_seed, warm_up
@@ -23,21 +24,19 @@ from keystone_robotics.select.rules.checks import number, whole
 
 log = logging.getLogger("keystone")
 
-#: Candidates in the self-check of the first round with ``k="auto"``, before K is known.
+#: Candidates of the first rounds with ``k="auto"``, before K is known.
 UNTIL_TUNED = 4
 
-__all__ = ["Chosen", "Handle", "attach", "attached", "detach"]
+
+class ResetOverride(SamplerOverride):
+    """On the policy itself, where a rule remembers the previous chunk: a new episode has none."""
+
+    reset = Hook(lambda policy, own, *args, **kwargs: _reset(policy, own, *args, **kwargs))
 
 
 def _reset(policy: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    policy._keystone.choose.forget()
+    policy._keystone.selector.reset_history()
     return own(*args, **kwargs)
-
-
-class ResetSeam(Seam):
-    """On the policy itself, where a rule remembers the previous chunk: a new episode has none."""
-
-    reset = Hook(_reset)
 
 
 def attach(
@@ -67,7 +66,7 @@ def attach(
     Args:
         policy: a policy, or an object that holds one (a server, a wrapper) or that it holds (its model, its action head).
         k: candidates per round; "auto" takes the largest that costs almost nothing, from a profile of this policy on this
-            device that `keystone.profile` stored, or else from one that the first round makes (see docs/profile.md).
+            device that `keystone.profile` stored, or else from one that the second round makes (see docs/profile.md).
         rule: a name in `keystone.RULES` or a function, see `keystone.select`.
         temperature: factor on the initial noise; below 1 the candidates lie closer together.
         seed: makes the noise of all rounds reproducible; None draws from torch's global generator. For a single call:
@@ -127,7 +126,7 @@ def attach(
         raise TypeError(f"site={site!r}: expected the name of a method")
     check_metric(metric)
     bound = bind(rule, params)
-    if find_session(policy) is not None:
+    if find_engine(policy) is not None:
         raise KeystoneError(
             f"KeyStone is attached to this {type(policy).__name__} already: keystone.detach(policy) first"
         )
@@ -135,43 +134,49 @@ def attach(
     refusal = adapter.refuse(owner)
     if refusal:
         raise KeystoneError(f"KeyStone cannot be attached to {adapter.name}: {refusal}")
-    encoders, seams = tuple(adapter.encoders(owner)), list(adapter.seams(owner))
-    for encoder, name in encoders:
-        if not callable(getattr(encoder, name, None)):
-            raise KeystoneError(
-                f"adapter {adapter.name}: {type(encoder).__name__} has no method {name!r} to encode with"
-            )
+    for part, name in adapter.encoder_methods(owner):
+        if not callable(getattr(part, name, None)):
+            raise KeystoneError(f"adapter {adapter.name}: {type(part).__name__} has no method {name!r} to encode with")
     if compile:
         check_compiler(adapter, owner)
-    handle = Handle(adapter, adapter.config(owner), bound, metric, space, execute)
-    session = Session(
-        k=candidates, temperature=float(temperature), seed=seed, choose=handle, encoders=encoders,
-        sampling=tuple(module for module, _ in seams), encoding=tuple(adapter.encoding(owner)),
-        checked=not check, thorough=check == "all", keep=keep, owner=owner,
-        paths=Paths(fast and bool(check), last="undecided" if check else "plain"), compile=compile,
-    )  # fmt: skip
-    handle.session = session
-    encoding: list[tuple[Any, type[Seam]]] = []
-    if automatic:
-        from keystone_robotics.profiling.auto import FirstRound, noting_seam
-
-        session.tuner = FirstRound(handle, profiles)
-        encoding = [(encoder, noting_seam(name)) for encoder, name in encoders]
+    engine = Engine(
+        adapter,
+        owner,
+        Selector(adapter, adapter.config(owner), bound, metric, space, execute),
+        candidates,
+        k_given=not automatic,
+        temperature=float(temperature),
+        seed=seed,
+        compile=compile,
+        check=check,
+        verified=not check,
+        keep=keep,
+        encoder_names=tuple(name for _, name in adapter.encoder_methods(owner)),
+        paths=Paths(fast=fast and bool(check)),
+        path="undecided" if check else "plain",
+    )
+    handle = Handle(engine)
     try:
-        for module, seam in [*seams, *encoding]:
-            swap_in(module, seam, session)
+        for module, override in adapter.overrides(owner):
+            put_on(module, override, engine)
+        watch_methods(engine)
         if bound.remembers and hasattr(owner, "reset"):
-            swap_in(owner, ResetSeam, session)
+            put_on(owner, ResetOverride, engine)
     except Exception:
-        swap_out(session)
+        take_off(engine)
         raise
-    vars(owner)["_keystone"] = session
+    vars(owner)["_keystone"] = engine
+    if automatic:
+        from keystone_robotics.profiling.auto import AutoK
+
+        AutoK(handle, profiles).subscribe()
     warm_up()
     path = "" if check else "; plain path, since without the self-check no other can prove to be exact"
     shown = "auto" if automatic else k
     log.info(
-        "KeyStone on: K=%s, rule %s, adapter %s, shared: %s%s", shown, bound.name, adapter.name, adapter.shares, path
-    )
+        "KeyStone on: K=%s, rule %s, adapter %s, shared: %s%s",
+        shown, bound.name, adapter.name, adapter.shared_context, path,
+    )  # fmt: skip
     return handle
 
 
@@ -181,9 +186,9 @@ def detach(policy: Any) -> None:
     >>> keystone_was_never_attached = object()
     >>> detach(keystone_was_never_attached)
     """
-    session = find_session(policy)
-    if session is not None:
-        swap_out(session)
+    engine = find_engine(policy)
+    if engine is not None:
+        take_off(engine)
 
 
 def attached(policy: Any) -> Handle | None:
@@ -192,5 +197,5 @@ def attached(policy: Any) -> Handle | None:
     >>> attached(object()) is None
     True
     """
-    session = find_session(policy)
-    return session.choose if session else None  # type: ignore[return-value]
+    engine = find_engine(policy)
+    return Handle(engine) if engine else None

@@ -14,7 +14,7 @@ def selection_of(folder, arm):
     policy = load_agent(str(save_random_flow(folder, action_dim=3))).policy
     handle = Arm.parse(arm).attach(policy, check=False)
     chosen = []
-    handle.on_round = chosen.append
+    handle.subscribe(chosen.append)
     with handle.seeded(3):
         policy.sample(policy.encode(torch.zeros(1, 3)), torch.randn(1, 6, 3))
     return chosen[0].candidates[0].numpy(), handle.last
@@ -38,7 +38,7 @@ def test_whoever_calls_the_policy_may_execute_fewer_steps_or_more(tmp_path):
     for given, steps in ((2, 2), (5, 5), (30, 6)):  # the policy itself would execute three, of six
         handle = keystone.attach(policy, k=8, rule="medoid", execute=given, seed=1)
         chosen = []
-        handle.on_round = chosen.append
+        handle.subscribe(chosen.append)
         policy.sample(policy.encode(torch.zeros(1, 3)), torch.randn(1, 6, 3))
         expected = lower_median(chosen[0].candidates[0].numpy(), steps)
         assert handle.last.median_distance.item() == pytest.approx(expected, rel=1e-6)

@@ -28,7 +28,7 @@ def test_a_lerobot_checkpoint_behind_vla_evals_server(tmp_path, monkeypatch):
 
     answer = server.predict(OBSERVATION, context)
     assert handle.adapter == "smolvla"
-    assert (answer["keystone"]["k"], handle.session.finding.k) == (4, 4)  # checked against the policy's own calls
+    assert (answer["keystone"]["k"], handle.engine.finding.k) == (4, 4)  # checked against the policy's own calls
     assert answer["actions"].shape[1] == 2
     assert (counted[0].dims, counted[0].steps) == (2, range(3))  # of 32 padded dimensions, of a longer chunk
 

@@ -204,10 +204,10 @@ def test_k_can_be_changed_between_rounds_and_is_checked_when_it_grows():
     server = Wrapped(keystone={"k": 1, "seed": 0})
     assert "keystone" in ask(server, 0)[0]
     handle = server._keystone_serving.handle
-    assert handle.session.finding.k == 1
+    assert handle.engine.finding.k == 1
     server.keystone_k = 8
     assert ask(server, 0)[0]["keystone"]["k"] == 8
-    assert handle.session.finding.k == 8
+    assert handle.engine.finding.k == 8
     server.keystone_k = 3
     assert (server.keystone_k, ask(server, 0)[0]["keystone"]["k"]) == (3, 3)
 

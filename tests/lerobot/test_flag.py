@@ -67,7 +67,7 @@ def test_without_the_flag_nothing_is_attached(load):
 def test_loaded_policy_is_attached_and_has_its_weights(load, checkpoint):
     plain, policy = load(), load("--keystone.k=4", "--keystone.rule=kde", "--keystone.whole=true", "--keystone.seed=3")
     handle = keystone.attached(policy)
-    assert (handle.k, handle.rule.name, handle.rule.whole, handle.session.seed) == (4, "kde", True, 3)
+    assert (handle.k, handle.rule.name, handle.rule.whole, handle.engine.seed) == (4, "kde", True, 3)
     assert type(policy) is DiffusionPolicy
     for name, value in plain.state_dict().items():
         assert torch.equal(policy.state_dict()[name], value), name
@@ -79,10 +79,10 @@ def test_k_is_sixteen_if_only_something_else_is_given(load):
 
 def test_k_may_be_found_by_itself(load, monkeypatch, tmp_path):
     monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
-    assert keystone.attached(load("--keystone.k=auto")).session.tuner is not None
+    assert keystone.attached(load("--keystone.k=auto")).engine.tuner is not None
     monkeypatch.setenv("KEYSTONE_K", "auto")
-    assert keystone.attached(load()).session.tuner is not None
-    assert keystone.attached(load("--keystone.k=4")).session.tuner is None
+    assert keystone.attached(load()).engine.tuner is not None
+    assert keystone.attached(load("--keystone.k=4")).engine.tuner is None
     with pytest.raises(ValueError, match="k='many'"):
         load("--keystone.k=many")
 
@@ -112,11 +112,11 @@ def test_environment_attaches_and_the_flag_wins(load, monkeypatch):
 
 
 def test_fast_path_can_be_turned_off(load, monkeypatch):
-    assert keystone.attached(load("--keystone.k=4")).session.paths.fast
-    assert not keystone.attached(load("--keystone.fast=false")).session.paths.fast
+    assert keystone.attached(load("--keystone.k=4")).engine.paths.fast
+    assert not keystone.attached(load("--keystone.fast=false")).engine.paths.fast
     monkeypatch.setenv("KEYSTONE_FAST", "no")
-    assert not keystone.attached(load("--keystone.k=4")).session.paths.fast
-    assert keystone.attached(load("--keystone.fast=true")).session.paths.fast
+    assert not keystone.attached(load("--keystone.k=4")).engine.paths.fast
+    assert keystone.attached(load("--keystone.fast=true")).engine.paths.fast
 
 
 def test_policy_class_used_directly(checkpoint, monkeypatch):
@@ -194,7 +194,7 @@ def test_wrapper_type(checkpoint, monkeypatch, tmp_path):
     config = KeystoneConfig(base_path=str(checkpoint("diffusion")), k=4, device="cpu", n_action_steps=3)
     policy = get_policy_class("keystone")(config)
     handle = keystone.attached(policy)
-    assert (handle.k, handle.session.seed, handle.adapter) == (4, 5, "diffusion")
+    assert (handle.k, handle.engine.seed, handle.adapter) == (4, 5, "diffusion")
     assert policy.inner.config.n_action_steps == 3
     assert config.input_features == policy.inner.config.input_features
     preprocessor, postprocessor = make_pre_post_processors(config)

@@ -44,10 +44,10 @@ def single_calls(policy, seeds, k, obs):
 def test_candidates_are_single_calls_and_the_reply_is_one_of_them(policy):
     handle = keystone.attach(policy, k=16, seed=3, check="all")
     rounds = []
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     reply = policy.infer(observation())["actions"]
-    assert handle.session.finding.compared == 16
-    assert handle.session.finding.difference < 1e-5
+    assert handle.engine.finding.compared == 16
+    assert handle.engine.finding.difference < 1e-5
     expected = single_calls(policy, rounds[0].seeds, 16, observation())
     assert np.abs(rounds[0].candidates[0, :, :, :REAL_DIMS].numpy() - expected).max() < 1e-5
     np.testing.assert_array_equal(reply, rounds[0].candidates[0, rounds[0].selection.index.item(), :, :REAL_DIMS])
@@ -86,7 +86,7 @@ def test_the_callers_own_noise_goes_through_untouched(policy):
 def test_seeds_repeat_rounds_and_kept_rounds_can_be_drawn_again(policy):
     handle = keystone.attach(policy, k=4, keep=3)
     rounds = []
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     for _ in range(2):
         with handle.seeded(11):
             policy.infer(observation())
@@ -100,7 +100,7 @@ def test_seeds_repeat_rounds_and_kept_rounds_can_be_drawn_again(policy):
 def test_candidate_zero_does_not_depend_on_k(policy):
     handle = keystone.attach(policy, k=1)
     rounds = []
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     for handle.k in (1, 4):
         with handle.seeded(2):
             policy.infer(observation())
@@ -112,7 +112,7 @@ def test_temperature_zero_and_options_of_the_policy_reach_the_sampler(build):
     rounds = []
     for steps in (2, 5):
         policy = Policy(build(), num_steps=steps)
-        keystone.attach(policy, k=4, temperature=0.0, seed=0).on_round = rounds.append
+        keystone.attach(policy, k=4, temperature=0.0, seed=0).subscribe(rounds.append)
         policy.infer(observation())
     few, many = (one.candidates for one in rounds)
     assert torch.allclose(few[:, 0], few[:, 3], atol=1e-6)
@@ -201,7 +201,7 @@ def test_unknown_dimensions_are_an_error_that_says_what_to_give():
     policy = Policy(JaxModel(), outputs=())
     with pytest.raises(keystone.KeystoneError, match=r"openpi-jax.*space=keystone\.ActionSpace\(dims"):
         keystone.attach(policy, k=4)
-    keystone.attach(policy, k=4, space=keystone.ActionSpace(dims=3)).on_round = lambda one: None
+    keystone.attach(policy, k=4, space=keystone.ActionSpace(dims=3)).subscribe(lambda one: None)
     policy.infer(observation())
 
 
@@ -214,7 +214,7 @@ def test_padding_does_not_vote():
     policy = Policy(policy._model)
     handle = keystone.attach(policy, k=16, rule="medoid", seed=0)
     rounds = []
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     policy.infer(observation())
     candidates = rounds[0].candidates[0]
     assert rounds[0].selection.index.item() == keystone.select(candidates[..., :REAL_DIMS], "medoid").index
@@ -225,7 +225,7 @@ def test_executed_steps_may_be_given_alone():
     policy = Policy(JaxModel())
     handle = keystone.attach(policy, k=16, rule="medoid", seed=0, space=keystone.ActionSpace(steps=2))
     rounds = []
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     policy.infer(observation())
     expected = keystone.select(rounds[0].candidates[0, :, :2, :REAL_DIMS], "medoid")
     assert rounds[0].selection.index.item() == expected.index
@@ -247,7 +247,7 @@ def test_a_compiled_torch_sampler_stays_compiled_and_compiles_once_per_k():
     compiled = policy._sample_actions
     handle = keystone.attach(policy, k=4, seed=0, check="all")
     policy.infer(observation())
-    assert handle.session.finding.difference < 1e-5
+    assert handle.engine.finding.difference < 1e-5
     assert handle.path == "plain"
     after_first = len(graphs)
     assert after_first > 0
@@ -283,7 +283,7 @@ def test_bfloat16_in_jax_is_allowed_the_rounding_it_has():
     policy = Policy(JaxModel(dtype="bfloat16"))
     handle = keystone.attach(policy, k=8, seed=0, check="all")
     policy.infer(observation())
-    assert handle.session.finding.problem == ""
+    assert handle.engine.finding.problem == ""
 
 
 def test_a_jax_sampler_that_does_not_heed_its_noise_is_found_out():

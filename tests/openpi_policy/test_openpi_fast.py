@@ -23,10 +23,10 @@ def candidates(model, batch, **options):
     """Those of one round, and on which path they were drawn; compared one by one with the model's own calls."""
     handle = keystone.attach(model, K, seed=0, check="all", space=keystone.ActionSpace(dims=REAL_DIMS), **options)
     rounds = []
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     model.sample_actions("cpu", batch)
     keystone.detach(model)
-    finding = handle.session.finding
+    finding = handle.engine.finding
     assert (finding.compared, finding.problem) == (K, "")
     return rounds[0].candidates, finding, handle.path
 
@@ -130,7 +130,7 @@ def test_the_step_can_be_compiled(fast, monkeypatch):
     assert handle.path == ("fast" if fast else "plain")
     assert (denoise in compiled) == fast
     assert len(compiled) == 2  # the other is a probe of the compiler
-    assert handle.session.finding.difference < 1e-5
+    assert handle.engine.finding.difference < 1e-5
 
 
 def test_the_path_is_the_same_however_it_is_attached_to(model, monkeypatch, tmp_path):

@@ -9,7 +9,7 @@ from openpi_toys import MODELS, REAL_DIMS, JaxModel, Policy, TorchModel, observa
 
 import keystone_robotics as keystone
 from keystone_robotics.profiling.auto import FirstRound
-from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_policy
+from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture
 from keystone_robotics.profiling.phases import DENOISE, ENCODE, OTHER, SELECT, Watch
 from keystone_robotics.profiling.subject import device_of, rows_of
 
@@ -96,7 +96,7 @@ def test_the_device_is_that_of_the_model_which_a_policy_holds():
 
 def fingerprint(policy):
     handle = keystone.attach(policy, k=4)
-    return fingerprint_policy(handle, torch.device("cpu"), 1)
+    return fingerprint_architecture(handle, torch.device("cpu"), 1)
 
 
 def test_a_profile_holds_for_the_same_steps_weights_and_device(monkeypatch):

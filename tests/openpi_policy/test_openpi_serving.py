@@ -244,7 +244,7 @@ def test_the_command_takes_steps_dimensions_and_an_automatic_k(script, monkeypat
     monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path / "profiles"))
     assert main(["--no-warm-up", "--k", "auto", "--execute", "2", "--dims", "3", script]) == 0
     (handle,) = attached
-    assert handle.session.tuner is not None  # K is found in the first round
+    assert handle.engine.tuner is not None  # K is found in the first round
     assert (handle.execute, handle.space) == (2, keystone.ActionSpace(dims=3))
     with pytest.raises(SystemExit, match="2"):
         main(["--k", "many", script])
@@ -257,7 +257,7 @@ def test_the_command_has_all_found_out_when_it_begins_to_serve(script, monkeypat
     monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path / "profiles"))
     assert main(["--k", "auto", script]) == 0
     (handle,) = attached
-    assert handle.session.tuner is None  # K is found
+    assert handle.engine.tuner is None  # K is found
     assert (handle.path, handle.stats["rounds"]) == ("fast", 0)
 
 

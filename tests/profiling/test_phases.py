@@ -22,7 +22,7 @@ def watched_round(handle, clock, k, act):
 
 def test_what_encode_and_sample_take_is_told_apart(timed, clock):
     handle = keystone.attach(timed, k=4, check=False)
-    handle.on_round = lambda chosen: clock.turn(3)  # selecting is what the handle does
+    handle.subscribe(lambda chosen: clock.turn(3)  # selecting is what the handle does)
     watch, spent = watched_round(handle, clock, 16, lambda: timed(torch.zeros(1, 2)))
     assert spent == {ENCODE: 5.0, DENOISE: 26.0, SELECT: 3.0, OTHER: 0.0}
     assert (watch.rows, watch.drawn, watch.reached, watch.mixed) == (1, 16, True, False)
@@ -57,7 +57,7 @@ class Loop(torch.nn.Module):
         return x
 
 
-class LoopSeam(Seam):
+class LoopOverride(Seam):
     def act(self, noise=None, rows=1):
         act = super().act
         return self._keystone.round(
@@ -67,7 +67,7 @@ class LoopSeam(Seam):
 
 class LoopAdapter(Adapter):
     name = "loop"
-    seam = LoopSeam
+    override = LoopOverride
 
     def owns(self, policy):
         return isinstance(policy, Loop)
@@ -75,10 +75,10 @@ class LoopAdapter(Adapter):
     def module(self, policy):
         return policy
 
-    def encoders(self, policy):
+    def encoder_methods(self, policy):
         return [(policy, "see")]
 
-    def steps(self, policy):
+    def step_methods(self, policy):
         return [(policy, "step")]
 
     def window(self, config):

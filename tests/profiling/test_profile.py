@@ -272,7 +272,7 @@ def test_an_attached_policy_is_used_as_it_is(timed):
     keystone.profile(timed, OBSERVATION, k=(4,), rounds=2)
     assert handle.k == 5
     assert handle.last.rule == "medoid"
-    assert handle.session.choose is handle
+    assert handle.engine.choose is handle
     with pytest.raises(KeystoneError, match="attached already, and rule cannot be changed"):
         keystone.profile(timed, OBSERVATION, rule="mean")
 
@@ -297,7 +297,7 @@ def test_a_rule_with_a_memory_keeps_it(timed):
     handle = keystone.attach(timed, k=4, rule="coherent", seed=0)
     timed(OBSERVATION)
     assert keystone.profile(timed, OBSERVATION, k=(4,), rounds=2).best() == 4
-    handle.forget()
+    handle.reset_history()
 
 
 @pytest.mark.parametrize(

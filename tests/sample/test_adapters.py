@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicLayer
 
 import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.handle import Chosen, Handle
+from keystone_robotics.handle import RoundEvent, Handle
 from keystone_robotics.sample import session as session_module
 from keystone_robotics.sample.check import TOLERANCES, count_calls
 from keystone_robotics.sample.drawn import Drawn
@@ -27,12 +27,12 @@ from keystone_robotics.sample.families.fastwam import flow as mot_flow
 from keystone_robotics.sample.families.pi import step as pi_step
 from keystone_robotics.sample.families.xvla import lerobot as xvla
 from keystone_robotics.sample.kit.widen import widen
-from keystone_robotics.sample.noise import GivenNoise, initial_noise
+from keystone_robotics.sample.noise import FixedNoise, initial_noise
 from tiny import POLICIES
 from tiny.common import seeded
 from tiny.shapes import Shapes
 
-NAMES = [name for name, adapter in ADAPTERS.items() if not adapter.refusal and adapter.home == "LeRobot"]
+NAMES = [name for name, adapter in ADAPTERS.items() if not adapter.refusal and adapter.project == "LeRobot"]
 PACKED = ["pi0", "pi05", "smolvla"]
 RTC = ["pi0", "pi05", "smolvla", "groot", "evo1", "molmoact2"]
 WRITES_IN_PLACE = {"eo1", "wall_x"}
@@ -94,7 +94,7 @@ def candidate_chunks(policy: Any, predict: Callable[[], Tensor], recorder: Recor
     try:
         for j in range(k):
             recorder.noises.clear()
-            handle.session.choose = lambda drawn, j=j: drawn.candidates[:, j]
+            handle.engine.choose = lambda drawn, j=j: drawn.candidates[:, j]
             with handle.seeded(7):
                 chunks.append(predict())
     finally:
@@ -106,7 +106,7 @@ def single_chunks(predict: Callable[[], Tensor], recorder: Recorder, k: int, tem
     """(K, B, T, D) what the policy alone returns when it draws the noise of each candidate in turn."""
     chunks = []
     for j in range(k):
-        with GivenNoise(*recorder.candidate(j, temperature)) as given:
+        with FixedNoise(*recorder.candidate(j, temperature)) as given:
             chunks.append(predict())
         assert given.left == 0, "the policy did not draw the noise it was given"
     return torch.stack(chunks)
@@ -126,9 +126,9 @@ def assert_different(chunks: Tensor) -> None:
     assert spread[~torch.eye(len(chunks), dtype=torch.bool)].min() > 1e-2
 
 
-def rounds_of(handle: Handle) -> list[Chosen]:
-    rounds: list[Chosen] = []
-    handle.on_round = rounds.append
+def rounds_of(handle: Handle) -> list[RoundEvent]:
+    rounds: list[RoundEvent] = []
+    handle.subscribe(rounds.append)
     return rounds
 
 
@@ -165,7 +165,7 @@ def test_candidates_are_what_vmap_computes(
         monkeypatch.setitem(vars(policy.model), "_encode_qwen", encode_once)
 
     def one(*noise: Tensor) -> Tensor:
-        with GivenNoise(*noise):
+        with FixedNoise(*noise):
             return predict()
 
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # the backend that has a batching rule, for both
@@ -210,7 +210,7 @@ def test_one_candidate_is_the_policy_itself(name: str, policy: Any) -> None:
     with seeded(3):
         alone = recipe.predict(policy, recipe.batch())
     handle = keystone.attach(policy, k=1, temperature=1.0)
-    assert handle.session.untouched
+    assert handle.engine.untouched
     with seeded(3):
         attached = recipe.predict(policy, recipe.batch())
     assert torch.equal(alone, attached)
@@ -223,7 +223,7 @@ def test_seeded_single_candidate_is_the_first_of_many(name: str, policy: Any) ->
     chunks = []
     for k in (1, 8):
         handle = keystone.attach(policy, k=k, seed=5, check=False)
-        handle.session.choose = lambda drawn: drawn.candidates[:, 0]
+        handle.engine.choose = lambda drawn: drawn.candidates[:, 0]
         chunks.append(recipe.predict(policy, recipe.batch()))
         keystone.detach(policy)
     assert_close(chunks[1], chunks[0])
@@ -238,7 +238,7 @@ def test_context_is_encoded_once(name: str, policy: Any) -> None:
     counted = []
     for k in (1, 8):
         handle = keystone.attach(policy, k=k, check=False)
-        with count_calls(ADAPTERS[name].encoders(policy)) as calls:
+        with count_calls(ADAPTERS[name].encoder_methods(policy)) as calls:
             recipe.predict(policy, recipe.batch())
         assert handle.stats["rounds"] == (k > 1)
         counted.append(calls)
@@ -453,7 +453,7 @@ def test_threads_share_an_attached_policy(name: str, policy: Any) -> None:
     assert handle.stats["rounds"] == 8
     for i, chunk in enumerate(together):
         assert torch.equal(chunk, run(i))
-    encoders = ADAPTERS[name].encoders(policy)
+    encoders = ADAPTERS[name].encoder_methods(policy)
     assert all(method not in vars(owner) for owner, method in encoders), "the check's counters were left behind"
 
 
@@ -488,9 +488,9 @@ def test_bfloat16_passes_the_check(name: str) -> None:
     handle = keystone.attach(policy, k=8, seed=0, check="all")
     chunk = recipe.predict(policy, recipe.batch(3))
     assert chunk.isfinite().all()
-    assert handle.session.finding is not None
-    assert handle.session.finding.compared == 8
-    assert handle.session.finding.difference < TOLERANCES[torch.bfloat16] * float(chunk.abs().max())
+    assert handle.engine.finding is not None
+    assert handle.engine.finding.compared == 8
+    assert handle.engine.finding.difference < TOLERANCES[torch.bfloat16] * float(chunk.abs().max())
 
 
 # 12: what counts in distances
@@ -530,7 +530,7 @@ def test_check_notices_equal_noise(name: str, policy: Any, monkeypatch: pytest.M
 
     monkeypatch.setattr(session_module, "initial_noise", equal)
     handle = keystone.attach(policy, k=4, seed=0)
-    handle.session.choose = lambda drawn: pytest.fail("a round was finished")
+    handle.engine.choose = lambda drawn: pytest.fail("a round was finished")
     with pytest.raises(KeystoneError, match="all candidates are equal"):
         POLICIES[name].predict(policy, POLICIES[name].batch())
 

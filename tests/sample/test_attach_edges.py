@@ -47,7 +47,7 @@ def in_threads(count, work):
 def test_concurrent_rounds_do_not_repeat_each_others_noise(policy):
     handle = keystone.attach(policy, k=2, site="act")
     seeds = []
-    handle.on_round = lambda chosen: seeds.append(chosen.seeds)
+    handle.subscribe(lambda chosen: seeds.append(chosen.seeds))
     in_threads(4, lambda _: [policy.act(ONE) for _ in range(40)])
     assert len(seeds) == len(set(seeds)) == 160
 

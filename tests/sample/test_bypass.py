@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook
 import keystone_robotics as keystone
 from keystone_robotics.sample.families.fastwam.denoiser import blocks_of
 from keystone_robotics.sample.kit.bypass import Bypass
-from keystone_robotics.sample.shadow import shadowed
+from keystone_robotics.sample.proxies import shadowed
 from tiny import POLICIES
 
 Part = Callable[[Any], Any]
@@ -42,7 +42,7 @@ def case(name: str, *values: Any, id: str) -> Any:
 def draw(policy: Any, name: str, handle: keystone.Handle) -> Tensor:
     """The candidates (B, K, T, D) of a round, always from the same noise."""
     rounds: list[Any] = []
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     with handle.seeded(5):
         POLICIES[name].predict(policy, POLICIES[name].batch(2))
     return rounds[0].candidates
@@ -245,10 +245,10 @@ def test_hook_that_was_there_before(name: str, policy: Any) -> None:
     hook = gemma(policy).layers[0].register_forward_pre_hook(lambda *_: None)
     handle = keystone.attach(policy, k=3, seed=0, check="all")
     draw(policy, name, handle)
-    assert (handle.path, handle.session.finding.path) == ("plain", "plain")
+    assert (handle.path, handle.engine.finding.path) == ("plain", "plain")
     hook.remove()
     draw(policy, name, handle)
-    assert (handle.path, handle.session.finding.path) == ("fast", "fast")
+    assert (handle.path, handle.engine.finding.path) == ("fast", "fast")
 
 
 @pytest.mark.xdist_group("pi05")

@@ -8,7 +8,7 @@ from lerobot.utils.constants import OBS_LANGUAGE_ATTENTION_MASK
 
 import keystone_robotics as keystone
 from keystone_robotics.sample.families.fastwam.denoiser import blocks_of
-from keystone_robotics.sample.shadow import shadowed
+from keystone_robotics.sample.proxies import shadowed
 from tiny import POLICIES
 
 MASKS = {

@@ -67,7 +67,7 @@ def _seed():
 def rounds_of(policy, observation, k, seeds):
     rounds = []
     handle = keystone.attach(policy, k=k, check="all")
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     with torch.no_grad(), handle.seeded(seeds):
         policy(observation)
         policy.encoded = 0

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import keystone_robotics as keystone
 from keystone_robotics.sample.check import TOLERANCES
 from keystone_robotics.sample.families.fastwam.denoiser import blocks_of, denoise
-from keystone_robotics.sample.session import Session
+from keystone_robotics.sample.engine import Engine
 from tiny import POLICIES
 from tiny.common import IMAGE, features
 from tiny.shapes import Shapes
@@ -52,12 +52,12 @@ def drawn(policy: Any, rows: int, k: int, path: str = "fast") -> Tensor:
     """The candidates (B, K, T, D) of a round in which each was compared with a single call."""
     rounds: list[Any] = []
     handle = keystone.attach(policy, k=k, seed=0, check="all", fast=path == "fast")
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     try:
         FASTWAM.predict(policy, batch(rows))
     finally:
         keystone.detach(policy)
-    finding, candidates = handle.session.finding, rounds[0].candidates
+    finding, candidates = handle.engine.finding, rounds[0].candidates
     assert (handle.path, finding.compared, candidates.shape[:2]) == (path, k, (rows, k))
     assert finding.difference <= 1e-5 * max(1.0, float(candidates.abs().max()))
     return candidates
@@ -87,7 +87,7 @@ def test_bfloat16(fp32: bool) -> None:
     handle = keystone.attach(policy, k=8, seed=0, check="all")
     chunk = FASTWAM.predict(policy, batch(3))
     assert handle.path == "fast"
-    assert handle.session.finding.difference <= TOLERANCES[torch.bfloat16] * max(1.0, float(chunk.abs().max()))
+    assert handle.engine.finding.difference <= TOLERANCES[torch.bfloat16] * max(1.0, float(chunk.abs().max()))
 
 
 def hide_from_all(mask: Tensor) -> None:

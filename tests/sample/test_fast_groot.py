@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import keystone_robotics as keystone
 from keystone_robotics.sample.check import TOLERANCES
 from keystone_robotics.sample.families.groot.denoiser import run_blocks
-from keystone_robotics.sample.session import Session
+from keystone_robotics.sample.engine import Engine
 from tiny import POLICIES
 from tiny.common import patched, seeded, sharpen
 
@@ -39,7 +39,7 @@ def assert_fast(policy: Any, batch: dict[str, Any], k: int, **options: Any) -> T
     handle = keystone.attach(policy, k=k, seed=0, check="all")
     policy.reset()
     chunk: Tensor = policy.predict_action_chunk(dict(batch), **options)
-    finding = handle.session.finding
+    finding = handle.engine.finding
     assert handle.path == "fast"
     assert finding.compared == k
     assert finding.difference <= 1e-5 * max(1.0, float(chunk.abs().max()))
@@ -78,7 +78,7 @@ def test_bfloat16() -> None:
     handle = keystone.attach(policy, k=8, seed=0, check="all")
     chunk = GROOT.predict(policy, GROOT.batch(3))
     assert handle.path == "fast"
-    assert handle.session.finding.difference <= TOLERANCES[torch.bfloat16] * max(1.0, float(chunk.abs().max()))
+    assert handle.engine.finding.difference <= TOLERANCES[torch.bfloat16] * max(1.0, float(chunk.abs().max()))
 
 
 def test_network_that_sees_the_whole_context(policy: Any) -> None:

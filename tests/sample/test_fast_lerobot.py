@@ -51,15 +51,15 @@ def drawn(name: str, policy: Any, batch: dict[str, Any], k: int, path: str = "fa
     """The candidates (B, K, T, D) of a round in which each was compared with a single call."""
     rounds: list[Any] = []
     handle = keystone.attach(policy, k=k, seed=0, check="all", fast=path == "fast")
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     policy.reset()
     try:
         policy.predict_action_chunk(dict(batch), **options)
     finally:
         keystone.detach(policy)
-    assert (handle.path, handle.session.finding.compared) == (path, k)
+    assert (handle.path, handle.engine.finding.compared) == (path, k)
     candidates: Tensor = rounds[0].candidates
-    assert handle.session.finding.difference <= exactness(name) * max(1.0, float(candidates.abs().max()))
+    assert handle.engine.finding.difference <= exactness(name) * max(1.0, float(candidates.abs().max()))
     return candidates
 
 
@@ -77,7 +77,7 @@ def test_bfloat16(name: str) -> None:
     handle = keystone.attach(policy, k=4, seed=0, check="all")
     chunk = POLICIES[name].predict(policy, POLICIES[name].batch(3))
     assert handle.path == "fast"
-    assert handle.session.finding.difference <= TOLERANCES[torch.bfloat16] * max(1.0, float(chunk.abs().max()))
+    assert handle.engine.finding.difference <= TOLERANCES[torch.bfloat16] * max(1.0, float(chunk.abs().max()))
 
 
 @pytest.mark.parametrize("name", ["evo1", "vla_jepa", "molmoact2"])

@@ -18,8 +18,8 @@ from keystone_robotics.sample.adapter import Adapter, Seam, Window
 from keystone_robotics.sample.families import ADAPTERS
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.paths import Paths
-from keystone_robotics.sample.session import Session
-from keystone_robotics.sample.shadow import is_replaced, shadowed
+from keystone_robotics.sample.engine import Engine
+from keystone_robotics.sample.proxies import is_replaced, shadowed
 
 Draw = Callable[[Tensor, int], Tensor]
 
@@ -40,7 +40,7 @@ class Head(nn.Module):
         return self.layer(context + noise.flatten(1)).unflatten(1, (4, 2))
 
 
-class HeadSeam(Seam):
+class HeadOverride(Seam):
     def sample(self, context: Tensor) -> Tensor:
         own = super().sample
         self.drawn: list[str]
@@ -66,7 +66,7 @@ class HeadSeam(Seam):
 
 class HeadAdapter(Adapter):
     name = "head-with-a-fast-path"
-    seam = HeadSeam
+    override = HeadOverride
 
     def owns(self, policy: Any) -> bool:
         return isinstance(policy, Head)
@@ -110,11 +110,11 @@ def test_exact_path_is_kept(head: Head, caplog: pytest.LogCaptureFixture) -> Non
     use(head, exact)
     handle = keystone.attach(head, k=8, seed=0, keep=2)
     rounds = []
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     assert handle.path == "undecided"
     with caplog.at_level(logging.INFO, logger="keystone"):
         head.sample(torch.zeros(3, 8))
-    assert (handle.path, handle.session.finding.path) == ("fast", "fast")
+    assert (handle.path, handle.engine.finding.path) == ("fast", "fast")
     assert "fast path" in caplog.text
     assert "fast path" in repr(handle)
     head.sample(torch.zeros(3, 8))
@@ -135,7 +135,7 @@ def test_path_that_is_not_exact_is_dropped_with_a_warning(
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "the fast path is not used" in warning.message
     assert reason in warning.message
-    assert (handle.path, handle.session.finding.path) == ("plain", "plain")
+    assert (handle.path, handle.engine.finding.path) == ("plain", "plain")
     head.sample(torch.zeros(3, 8))
     assert head.drawn == ["fast", "plain", "plain"]
 
@@ -212,7 +212,7 @@ class HeldAdapter(HeadAdapter):
     def module(self, policy: Any) -> Any:
         return policy.model
 
-    def encoders(self, policy: Any) -> list[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> list[tuple[Any, str]]:
         return [(policy.encoder, "forward")]
 
 
@@ -325,7 +325,7 @@ def test_path_that_fails_later_costs_no_round(head: Head, caplog: pytest.LogCapt
         in once
     )
     assert "not used in rounds like this one" in twice
-    assert handle.session.paths.fast, "what was asked for stays what it was"
+    assert handle.engine.paths.fast, "what was asked for stays what it was"
 
 
 def test_memory_that_runs_out_in_the_check_decides_nothing(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,8 +403,8 @@ def test_no_counter_stays_on_the_encoder_if_k_changes_during_a_round(
 class HiddenEncoder(HeldAdapter):
     """Like openpi's: once attached, the policy no longer tells how it encodes."""
 
-    def encoders(self, policy: Any) -> list[tuple[Any, str]]:
-        return [] if "_keystone" in vars(policy) else super().encoders(policy)
+    def encoder_methods(self, policy: Any) -> list[tuple[Any, str]]:
+        return [] if "_keystone" in vars(policy) else super().encoder_methods(policy)
 
 
 def test_the_check_of_a_larger_k_still_knows_the_encoders(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,14 +414,14 @@ def test_the_check_of_a_larger_k_still_knows_the_encoders(head: Head, monkeypatc
     head.sample(torch.zeros(1, 8))
     handle.k = 4
     head.sample(torch.zeros(1, 8))
-    assert (handle.session.finding.k, handle.session.finding.calls) == (4, {"forward": 0})
+    assert (handle.engine.finding.k, handle.engine.finding.calls) == (4, {"forward": 0})
 
 
 def test_k_waits_for_a_check_that_is_under_way(head: Head) -> None:
     use(head, exact)
     handle = keystone.attach(head, k=4, seed=0)
     setting = threading.Thread(target=setattr, args=(handle, "k", 8))
-    with handle.session.checking:
+    with handle.engine.checking:
         setting.start()
         setting.join(0.1)
         assert handle.k == 4
@@ -452,13 +452,13 @@ def test_what_others_put_in_the_place_of_a_method_is_told_from_what_stands_in_fr
 def test_auto_that_settles_on_one_candidate_leaves_that_round_alone(head: Head) -> None:
     use(head, exact)
     handle = keystone.attach(head, k=4)
-    handle.session.tuner = Mock(return_value=1)
+    handle.engine.tuner = Mock(return_value=1)
     torch.manual_seed(1)
     chunk = head.sample(torch.zeros(1, 8))
     assert (handle.k, handle.stats["rounds"], chunk.shape) == (1, 0, (1, 4, 2))
     site = keystone.attach(Head(), k=4, site="sample")
-    site.session.tuner = Mock(return_value=1)
-    site.session.owner.sample(torch.zeros(1, 8))
+    site.engine.tuner = Mock(return_value=1)
+    site.engine.owner.sample(torch.zeros(1, 8))
     assert (site.k, site.stats["rounds"]) == (1, 0)
 
 

@@ -92,8 +92,8 @@ def test_candidates_are_single_calls(name: str, rows: int, k: int) -> None:
     framework = build(*HEADS[name])
     handle = keystone.attach(framework, k=k, seed=0, check="all")
     chunk = ask(framework, rows)
-    assert (handle.path, handle.session.finding.compared) == ("fast", k)
-    assert handle.session.finding.difference <= 1e-5 * max(1.0, float(chunk.abs().max()))
+    assert (handle.path, handle.engine.finding.compared) == ("fast", k)
+    assert handle.engine.finding.difference <= 1e-5 * max(1.0, float(chunk.abs().max()))
 
 
 def test_other_numbers_of_contexts_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_step_is_one_graph_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> 
         traced.append(function)
         return torch.compile(function, backend="eager", fullgraph=True)
 
-    monkeypatch.setattr("keystone_robotics.sample.session.Session.step", trace)
+    monkeypatch.setattr("keystone_robotics.sample.engine.Session.step", trace)
     framework = build(*HEADS["now"])
     handle = keystone.attach(framework, k=4, seed=0)
     ask(framework, 1)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import keystone_robotics as keystone
 from keystone_robotics import KeystoneError, NoValidCandidate
-from keystone_robotics.handle import Chosen
+from keystone_robotics.handle import RoundEvent
 from keystone_robotics.sample.drawn import Drawn
 from keystone_robotics.sample.noise import initial_noise
 from tiny import POLICIES, Batch
@@ -61,9 +61,9 @@ def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
     return {key: value[list(rows)] if isinstance(value, Tensor) else value for key, value in batch.items()}
 
 
-def listen(handle: keystone.Handle) -> list[Chosen]:
-    rounds: list[Chosen] = []
-    handle.on_round = rounds.append
+def listen(handle: keystone.Handle) -> list[RoundEvent]:
+    rounds: list[RoundEvent] = []
+    handle.subscribe(rounds.append)
     return rounds
 
 
@@ -197,7 +197,7 @@ def test_global_generator_is_left_alone(policy: Any) -> None:
         state = torch.get_rng_state()
         predict(policy, 3)
         assert torch.equal(torch.get_rng_state(), state)
-    handle.session.seed = None
+    handle.engine.seed = None
     with handle.seeded(1):
         predict(policy, 3)
     assert torch.equal(torch.get_rng_state(), state)
@@ -252,11 +252,11 @@ def test_replay_of_a_round_that_is_not_kept(quick: Any) -> None:
 def test_candidates_are_not_kept(quick: Any, keep: int) -> None:
     handle = keystone.attach(quick, k=4, keep=keep)
     alive: list[weakref.ref[Tensor]] = []
-    handle.on_round = lambda chosen: alive.append(weakref.ref(chosen.candidates))
+    handle.subscribe(lambda chosen: alive.append(weakref.ref(chosen.candidates)))
     predict(quick)
     gc.collect()
     assert [reference() for reference in alive] == [None]
-    assert len(handle.session.kept) == min(keep, 1)
+    assert len(handle.engine.kept) == min(keep, 1)
 
 
 # Memory
@@ -375,7 +375,7 @@ def test_rounds_are_reported_and_counted(quick: Any) -> None:
     chunks = [predict(quick, rows) for rows in (1, 3)]
     assert [chosen.number for chosen in rounds] == [0, 1]
     for chosen, chunk, rows in zip(rounds, chunks, (1, 3), strict=True):
-        assert isinstance(chosen, Chosen)
+        assert isinstance(chosen, RoundEvent)
         assert chosen.candidates.shape == (rows, 4, 16, 6)
         assert len(chosen.seeds) == len(chosen.selection.index) == rows
         picked = chosen.candidates[range(rows), chosen.selection.index]
@@ -460,7 +460,7 @@ def test_wall_x_with_padding_on_the_right() -> None:
     finally:
         tokenizer.padding_side = before
         keystone.detach(policy)
-    assert handle.session.finding is not None
+    assert handle.engine.finding is not None
     assert torch.equal(torch.get_rng_state(), state)
 
 

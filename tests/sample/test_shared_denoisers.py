@@ -45,7 +45,7 @@ def prove(policy: Any, name: str, batch: dict[str, Any], k: int = 5) -> Any:
         POLICIES[name].predict(policy, batch)
     finally:
         keystone.detach(policy)
-    finding = handle.session.finding
+    finding = handle.engine.finding
     assert (finding.k, finding.compared) == (k, k)
     return finding
 
@@ -97,8 +97,8 @@ def test_autocast_after_the_first_round(name: str, policy: Any) -> None:
     handle, drawn = settled(policy, name, k=3, rows=2), {}
     with torch.autocast("cpu", torch.bfloat16):
         for fast in (True, False):
-            handle.session.paths.fast = fast
-            handle.on_round = lambda chosen, fast=fast: drawn.update({fast: chosen.candidates})
+            handle.engine.paths.fast = fast
+            handle.subscribe(lambda chosen, fast=fast: drawn.update({fast: chosen.candidates}))
             with handle.seeded(3):
                 POLICIES[name].predict(policy, ragged(name, 2))
             assert handle.path == ("fast" if fast else "plain")
@@ -118,7 +118,7 @@ def test_guidance_is_the_same_on_both_paths(name: str) -> None:
         policy.predict_action_chunk(dict(batch))
         assert handle.path == ("fast" if fast else "plain")
         for leftover in (None, previous):
-            handle.on_round = lambda chosen, key=(fast, leftover is None): candidates.update({key: chosen.candidates})
+            handle.subscribe(lambda chosen, key=(fast, leftover is None): candidates.update({key: chosen.candidates}))
             with handle.seeded(3):
                 policy.predict_action_chunk(dict(batch), inference_delay=2, prev_chunk_left_over=leftover)
         keystone.detach(policy)

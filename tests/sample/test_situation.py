@@ -14,7 +14,7 @@ from keystone_robotics.sample import session as session_module
 from keystone_robotics.sample import situation
 from keystone_robotics.sample.families.pi import step as pi_step
 from keystone_robotics.sample.families.smolvla import lerobot as smolvla
-from keystone_robotics.sample.situation import coarsest_type
+from keystone_robotics.sample.context import coarsest_type
 from tiny import POLICIES
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import keystone_robotics as keystone
-from keystone_robotics.handle import Chosen
+from keystone_robotics.handle import RoundEvent
 from keystone_robotics.sample import session as session_module
-from keystone_robotics.sample.noise import GivenNoise, initial_noise
+from keystone_robotics.sample.noise import FixedNoise, initial_noise
 
 Predict = Callable[[], Tensor]
 
@@ -38,9 +38,9 @@ def largest_difference(policy: Any, predict: Predict, k: int, path: str = "plain
     Also: what comes out is the candidate that was chosen, no two candidates are alike, and the self-check agrees, on the path
     that was expected.
     """
-    rounds: list[Chosen] = []
+    rounds: list[RoundEvent] = []
     handle = keystone.attach(policy, k=k, seed=7, check="all", fast=path == "fast", **options)
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     try:
         with recorded_noise() as noises:
             chunk = predict()
@@ -49,14 +49,14 @@ def largest_difference(policy: Any, predict: Predict, k: int, path: str = "plain
     (done,) = rounds
     batch = done.candidates.shape[0]
     assert done.candidates.shape[1] == k
-    assert handle.session.finding.compared == k
+    assert handle.engine.finding.compared == k
     assert handle.path == path
     assert torch.equal(chunk, done.candidates[torch.arange(batch), torch.as_tensor(done.selection.index)])
     spread = (done.candidates[:, :, None] - done.candidates[:, None]).abs().flatten(3).amax(3)
     assert (spread + torch.eye(k)).min() > 1e-3, "two candidates are alike"
     largest = 0.0
     for j in range(k):
-        with GivenNoise(noises[0].unflatten(0, (batch, k))[:, j]) as given:
+        with FixedNoise(noises[0].unflatten(0, (batch, k))[:, j]) as given:
             alone = predict()
         assert given.left == 0, "the policy did not draw the noise it was given"
         assert alone.shape == done.candidates[:, j].shape

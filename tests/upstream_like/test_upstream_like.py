@@ -15,8 +15,8 @@ from torch import Tensor
 
 import keystone_robotics as keystone
 from keystone_robotics import ActionSpace, KeystoneError
-from keystone_robotics.handle import Chosen
-from keystone_robotics.profiling.fingerprint import fingerprint_policy
+from keystone_robotics.handle import RoundEvent
+from keystone_robotics.profiling.fingerprint import fingerprint_architecture
 from keystone_robotics.sample.check import count_calls
 
 from . import contract, fastwam_like, groot_like, starvla_like, xvla_like
@@ -100,9 +100,9 @@ def asked(name: str, rows: int = 1) -> Callable[[], Tensor]:
     return partial(CASES[name].predict, built(name), rows)
 
 
-def rounds_of(handle: Any) -> list[Chosen]:
-    rounds: list[Chosen] = []
-    handle.on_round = rounds.append
+def rounds_of(handle: Any) -> list[RoundEvent]:
+    rounds: list[RoundEvent] = []
+    handle.subscribe(rounds.append)
     return rounds
 
 
@@ -157,7 +157,7 @@ def test_detaching_leaves_no_trace(case: str) -> None:
 @pytest.mark.parametrize("k", [1, 4, 16])
 def test_the_context_is_encoded_once(case: str, k: int) -> None:
     keystone.attach(built(case), k=k, check=False, **CASES[case].options)
-    with count_calls(CASES[case].encoders(built(case))) as calls:
+    with count_calls(CASES[case].encoder_methods(built(case))) as calls:
         asked(case)()
     assert set(calls.values()) == {1}
 
@@ -166,7 +166,7 @@ def test_the_self_check_refuses_a_loop_that_has_changed(case: str, monkeypatch: 
     """An upstream that takes one step less, say, is found out in the first round."""
     model = built(case)
     adapter = keystone.attach(model, k=4, **CASES[case].options).sampler
-    ((_, seam),) = adapter.seams(model)
+    ((_, seam),) = adapter.overrides(model)
     monkeypatch.setattr(f"{seam.__module__}.denoise", lambda model, noise, *args, **kwargs: 0.5 * noise)
     with pytest.raises(KeystoneError, match=r"self-check failed"):
         asked(case)()
@@ -199,7 +199,7 @@ def holders(name: str) -> dict[str, tuple[Any, Any]]:
 def test_found_from_whatever_the_user_holds(case: str) -> None:
     for held, found in holders(case).values():
         handle = keystone.attach(held, k=4, **CASES[case].options)
-        assert (handle.adapter, handle.session.owner) == (CASES[case].adapter, found)
+        assert (handle.adapter, handle.engine.owner) == (CASES[case].adapter, found)
         asked(case)()
         assert handle.stats["rounds"] == 1
         assert keystone.attached(held) is handle
@@ -439,7 +439,7 @@ def test_a_profile_holds_for_as_many_steps_only(name: str, monkeypatch: pytest.M
     model, found = built(name), []
     for steps in (4, 16):
         handle = keystone.attach(model, k=4, **CASES[name].options)
-        monkeypatch.setattr(handle.sampler.module(model), "num_inference_timesteps", steps)
-        found.append(fingerprint_policy(handle, torch.device("cpu"), 1))
+        monkeypatch.setattr(handle.engine.adapter.module(model), "num_inference_timesteps", steps)
+        found.append(fingerprint_architecture(handle, torch.device("cpu"), 1))
         keystone.detach(model)
     assert found[0] != found[1]

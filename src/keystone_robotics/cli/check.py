@@ -42,8 +42,6 @@ def run(
             "check in its first round"
         )
     from keystone_robotics.integrations.lerobot_checkpoint import load_policy, made_up_observation
-    from keystone_robotics.sample.adapter import find_adapter
-    from keystone_robotics.sample.check import count_calls
 
     policy, preprocess, _ = load_policy(str(folder or checkpoint), device)
     batch = preprocess(made_up_observation(policy.config))
@@ -54,9 +52,8 @@ def run(
         action: torch.Tensor = policy.select_action(dict(batch))
         return action
 
-    adapter, owner = find_adapter(policy)
-    keystone.attach(policy, k=1)  # raises here, before anything runs, if the policy is one that cannot be attached to
-    with count_calls(adapter.encoders(owner)) as calls_alone:
+    handle = keystone.attach(policy, k=1)  # raises here, before anything runs, if the policy cannot be attached to
+    with handle.engine.timer.count(handle.engine.encoder_names) as calls_alone:
         single = act()
     keystone.detach(policy)
     plain = act()
@@ -64,12 +61,12 @@ def run(
         raise KeystoneError("with K = 1 the policy does not act as it does without KeyStone")
     handle = keystone.attach(policy, k=k, check="all")
     act()
-    finding = handle.session.finding
-    with count_calls(adapter.encoders(owner)) as calls:
+    finding = handle.engine.finding
+    with handle.engine.timer.count(handle.engine.encoder_names) as calls:
         act()
     keystone.detach(policy)
     if finding is None:
-        raise KeystoneError("no round was drawn: select_action does not pass through the adapter's seam")
+        raise KeystoneError("no round was drawn: select_action does not reach the sampler that was attached to")
     if calls != calls_alone:
         raise KeystoneError(f"the context was encoded {calls} times at K = {k}, {calls_alone} without KeyStone")
     if not torch.equal(act(), plain):

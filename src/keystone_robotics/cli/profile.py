@@ -24,12 +24,11 @@ def run(
     device: str | None = None,
     concurrent: int = 1,
     out: Path | None = None,
-    fresh: bool = False,
 ) -> None:
     """Measure latency and memory of a round against K, and find the largest K worth having.
 
     All K take turns, round after round; warm-up does not count. With five rounds or more the result is also kept where
-    `keystone.attach(policy, k="auto")` finds it. Interrupted, the same command goes on where it stopped.
+    `keystone.attach(policy, k="auto")` finds it.
 
     Args:
         policy: one that comes with KeyStone, a folder that `keystone train` or LeRobot wrote, LeRobot's name on the hub, or
@@ -43,12 +42,11 @@ def run(
         concurrent: clients that share the device; the others are processes that make rounds with the same K all the time.
         out: folder for the table, profile.json and the figure; default out/profile/ and the policy's name, with the batch and
             the number of clients where they are given.
-        fresh: measure anew, whatever is in the folder.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from keystone_robotics.profiling.api import JOURNAL, check_arguments, profile
+    from keystone_robotics.profiling.api import check_arguments, profile
     from keystone_robotics.profiling.store import ENOUGH, profiles_folder
     from keystone_robotics.report.cost import draw_cost
     from keystone_robotics.report.style import save
@@ -58,18 +56,10 @@ def run(
     except (ValueError, TypeError) as error:
         raise KeystoneError(str(error)) from None
     folder = out or Path("out/profile") / _folder_name(policy, batch, concurrent)
-    written = [folder / f"profile.{kind}" for kind in ("md", "json", "png", "svg")]
-    if any(path.exists() for path in written) and not (folder / JOURNAL).exists():
-        raise KeystoneError(
-            f"{folder} has a file named profile that is not of this command: choose another folder with --out"
-        )
     console = Console(highlight=False, markup=False, soft_wrap=True)
     columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    measured = False
 
     def redraw(done: int, total: int) -> None:
-        nonlocal measured
-        measured = True
         bar.update(task, completed=done, total=total, refresh=True)
 
     try:
@@ -78,16 +68,12 @@ def run(
             task = bar.add_task("", total=None)
             found = profile(
                 policy, k=k, tolerance=tolerance, budget_ms=budget_ms, batch=batch, rounds=rounds, device=device,
-                concurrent=concurrent, out=folder, fresh=fresh, progress=redraw,
+                concurrent=concurrent, out=folder, progress=redraw,
             )  # fmt: skip
     except KeyboardInterrupt:
-        console.print(f"stopped; {folder}: run the same command again to go on from here", style="bold yellow")
+        console.print("stopped: nothing was stored", style="bold yellow")
         raise SystemExit(130) from None
     console.print(str(found))
-    if not measured:
-        console.print(
-            f"nothing was measured now: {folder} has all these rounds (--fresh measures anew)", style="yellow"
-        )
     console.print(advice(found), style="bold green")
     (folder / "profile.md").write_text(str(found) + "\n")
     paths = save(draw_cost(found), folder, "profile")

@@ -20,7 +20,7 @@ from keystone_robotics.evaluate.arms import Arm
 from keystone_robotics.evaluate.results import RoundRecord
 from keystone_robotics.evaluate.rollout import Episode, execute_chunk, roll_out
 from keystone_robotics.evaluate.settings import Settings
-from keystone_robotics.handle import Chosen
+from keystone_robotics.handle import RoundEvent
 from keystone_robotics.policies import load_agent
 from keystone_robotics.select import Round
 
@@ -113,14 +113,14 @@ class Brancher:
             KeystoneError: if they are not those that were stored.
         """
         k = len(record.candidates)
-        drawn: list[Chosen] = []
+        drawn: list[RoundEvent] = []
         positions = np.maximum(np.cumsum(record.labels >= 0) - 1, 0)  # a rule sees those only that are finite
 
         def own_row(round: Round) -> int:
             return int(positions[round.row])
 
         handle = attach(self.agent.policy, k=k, rule=own_row, temperature=self.arm.temperature, check=False)
-        handle.on_round = drawn.append
+        handle.subscribe(drawn.append)
         try:
             with handle.seeded([seed] * k):
                 chunks = self.agent.plan([one.history] * k, [self.task] * k)

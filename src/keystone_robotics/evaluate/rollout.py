@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from keystone_robotics.environments.benchmark import Array, Observation
 from keystone_robotics.errors import KeystoneError, NoValidCandidate
 from keystone_robotics.evaluate.results import EpisodeResult, RoundRecord
-from keystone_robotics.handle import Chosen, Handle
+from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.policies.agent import Agent
 
 log = logging.getLogger("keystone")
@@ -105,17 +105,17 @@ def roll_out(
             if on_step:
                 on_step(episode)
     begun = [episode for episode in fresh if not episode.over]
-    if begun and not handle.session.checked:
+    if begun and not handle.engine.verified:
         _check(agent, handle, begun, task)
     _measure_latency(agent, handle, begun, task)
-    handle.forget()
+    handle.reset_history()
     while running := [episode for episode in episodes if not episode.over]:
         planned = _plan(agent, handle, running, task)
         for episode, chunk, row in planned:
             with episode.guarded():
                 actions = execute_chunk(episode, chunk[: agent.execute], max_steps, on_step)
                 _record(episode, row, actions if keep_rounds else None)
-        handle.only([row for row, (episode, _, _) in enumerate(planned) if not episode.over])
+        handle.keep_rows([row for row, (episode, _, _) in enumerate(planned) if not episode.over])
     return [episode.result() for episode in episodes]
 
 
@@ -135,7 +135,7 @@ def _check(agent: Agent, handle: Handle, episodes: Sequence[Episode], task: str)
         if _set_up_is_wrong(error):
             raise
     finally:
-        handle.forget()
+        handle.reset_history()
 
 
 def _measure_latency(agent: Agent, handle: Handle, episodes: Sequence[Episode], task: str) -> None:
@@ -155,7 +155,7 @@ def _measure_latency(agent: Agent, handle: Handle, episodes: Sequence[Episode], 
             if _set_up_is_wrong(error):
                 raise
         finally:
-            handle.forget()
+            handle.reset_history()
 
 
 def _plan(agent: Agent, handle: Handle, running: Sequence[Episode], task: str) -> list[tuple[Episode, Array, _Row]]:
@@ -164,13 +164,13 @@ def _plan(agent: Agent, handle: Handle, running: Sequence[Episode], task: str) -
     """
 
     def ask(episodes: Sequence[Episode]) -> list[tuple[Episode, Array, _Row]]:
-        rounds: list[Chosen] = []
-        handle.on_round = rounds.append
+        rounds: list[RoundEvent] = []
+        unsubscribe = handle.subscribe(rounds.append)
         try:
             with handle.seeded([episode.noise_seed(episode.rounds) for episode in episodes]):
                 chunks = agent.plan([episode.history for episode in episodes], [task] * len(episodes))
         finally:
-            handle.on_round = None
+            unsubscribe()
         for episode, chunk in zip(episodes, chunks, strict=True):
             _check_actions(episode, chunk)
         chosen = rounds[-1] if rounds else None
@@ -184,10 +184,10 @@ def _plan(agent: Agent, handle: Handle, running: Sequence[Episode], task: str) -
         log.debug("a batch of %d episodes failed; each goes on alone in this round", len(running))
     planned = []
     for episode in running:
-        handle.forget()
+        handle.reset_history()
         with episode.guarded():
             planned += ask([episode])
-    handle.forget()
+    handle.reset_history()
     return planned
 
 
@@ -208,7 +208,7 @@ def _set_up_is_wrong(error: Exception) -> bool:
 class _Row:
     """One row of a round; empty where the round was not seen."""
 
-    chosen: Chosen | None
+    chosen: RoundEvent | None
     row: int
 
     def consensus(self) -> float | None:

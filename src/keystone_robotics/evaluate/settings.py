@@ -10,7 +10,7 @@ from typing import Any
 
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.evaluate.arms import Arm
-from keystone_robotics.sample.noise import mix
+from keystone_robotics.sample.noise import derive_seed
 from keystone_robotics.select.rules import RULES
 from keystone_robotics.select.rules.checks import whole
 
@@ -119,7 +119,7 @@ class Settings:
 
     def noise_seed(self, repeat: int, task: str, episode: int, round: int) -> int:
         """Of the policy's noise: the same for all arms, so that the noise of K = 1 is candidate 0 of K's."""
-        return mix(self.seed, repeat, zlib.crc32(task.encode()), episode, round)
+        return derive_seed(self.seed, repeat, zlib.crc32(task.encode()), episode, round)
 
     def asks_for(self, task: str, repeat: int, episode: int) -> bool:
         """Whether an episode belongs to it; a store may hold more, of earlier calls."""

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from keystone_robotics.attach import attach
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.handle import Chosen, Handle
+from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.integrations.many_episodes import refuse_memory
 from keystone_robotics.integrations.openpi_warm_up import warm_up
 from keystone_robotics.integrations.settings import Settings, parse_k
@@ -72,9 +72,9 @@ class ChoosingPolicy:
 
     def __init__(self, policy: Any, handle: Handle) -> None:
         self._policy, self.handle = policy, handle
-        self._after, self.handle.on_round = self.handle.on_round, self._note
         self._lock = threading.Lock()
-        self._chosen: Chosen | None = None
+        self._event: RoundEvent | None = None
+        handle.subscribe(self._note)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -87,9 +87,9 @@ class ChoosingPolicy:
         seed = _whole_number(observation.pop(SEED, None))
         # One device, one request at a time: the rounds of two would be told apart by nothing.
         with self._lock, contextlib.nullcontext() if seed is None else self.handle.seeded(seed):
-            self._chosen = None
+            self._event = None
             reply = dict(self._policy.infer(observation, **kwargs))
-            reply[REPLY] = {"k": 1} if self._chosen is None else {**_plain(self._chosen), "path": self.handle.path}
+            reply[REPLY] = _plain(self._event)
         return reply
 
     def warm_up(self) -> bool:
@@ -101,10 +101,8 @@ class ChoosingPolicy:
         """A new episode begins."""
         self._policy.reset()
 
-    def _note(self, chosen: Chosen) -> None:
-        self._chosen = chosen
-        if self._after is not None:
-            self._after(chosen)
+    def _note(self, event: RoundEvent) -> None:
+        self._event = event
 
 
 def _whole_number(seed: Any) -> int | None:
@@ -117,20 +115,23 @@ def _whole_number(seed: Any) -> int | None:
         raise KeystoneError(f"{SEED}={seed!r} in the observation: expected a whole number") from None
 
 
-def _plain(chosen: Chosen) -> dict[str, Any]:
+def _plain(event: RoundEvent | None) -> dict[str, Any]:
     """A round of one observation in Python's own numbers."""
-    selection = chosen.selection
+    if event is None or not event.seeds:  # the policy's own code ran, untouched
+        return {"k": 1}
+    selection = event.selection
     return {
-        "k": chosen.candidates.shape[1],
+        "k": event.k,
+        "path": event.path,
         "rule": selection.rule,
         "index": int(selection.index[0]),
         "sizes": [int(size) for size in selection.sizes[0] if size],
         "consensus": float(selection.consensus[0]),
         "spread": float(selection.spread[0]),
         "dropped": int(selection.dropped[0]),
-        "seed": chosen.seeds[0],
-        "sampling_ms": 1000 * chosen.sampling_seconds,
-        "selection_ms": 1000 * chosen.selection_seconds,
+        "seed": event.seeds[0],
+        "sampling_ms": 1000 * event.times.sample,
+        "selection_ms": 1000 * event.times.select,
     }
 
 

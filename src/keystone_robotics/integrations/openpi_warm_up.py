@@ -13,7 +13,7 @@ import numpy as np
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle
 from keystone_robotics.sample.families.pi.openpi_policy import is_policy
-from keystone_robotics.sample.noise import aside
+from keystone_robotics.sample.noise import preserve_rng
 
 log = logging.getLogger("keystone")
 
@@ -31,24 +31,21 @@ def warm_up(handle: Handle) -> bool:
     Raises:
         KeystoneError: if the self-check fails, as it would at the first request.
     """
-    policy, session = handle.session.owner, handle.session
+    policy = handle.engine.owner
     log.info("KeyStone: warming up with a made-up observation; what has to be compiled may take minutes")
     begin = time.perf_counter()
-    rounds, session.choose = session.rounds, lambda drawn: handle.pick(drawn).chunk
     try:
-        with _made_up(policy), aside(getattr(policy, "_pytorch_device", "cpu")):
+        with handle.rehearsal(), _made_up(policy), preserve_rng(getattr(policy, "_pytorch_device", "cpu")):
             for share in (0.25, 0.5):  # with padding, as real ones have it: the fast path leaves it out
                 policy.infer({"share": share})
     except KeystoneError:
         raise
-    except Exception as error:  # somebody's own model, which may want more than openpi's
+    except Exception as error:  # a model of the user's own may want more inputs than openpi's
         log.warning(
             "KeyStone: no warm-up, since a made-up observation does not suit this policy (%s: %s): the first request will "
             "compile and check instead", type(error).__name__, error,
         )  # fmt: skip
         return False
-    finally:
-        session.rounds, session.choose = rounds, handle
     log.info("KeyStone: warmed up in %.1f s, K=%d", time.perf_counter() - begin, handle.k)
     return True
 

@@ -139,7 +139,7 @@ class Settings:
         )
         path = os.environ.get("KEYSTONE_LOG", "").strip()
         if path:
-            handle.on_round = RoundLog(path)
+            handle.subscribe(RoundLog(path))
         return handle
 
 

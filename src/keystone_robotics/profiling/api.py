@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import datetime
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -16,22 +16,20 @@ from keystone_robotics.attach import attach, attached, detach
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import written_whole
 from keystone_robotics.handle import Handle
-from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_policy, versions
-from keystone_robotics.profiling.journal import Journal
-from keystone_robotics.profiling.measure import Plan, Subject, complete, measure
+from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture, versions
+from keystone_robotics.profiling.measure import Plan, Subject, measure
 from keystone_robotics.profiling.memory import meter_for
 from keystone_robotics.profiling.neighbours import Processes
 from keystone_robotics.profiling.result import TOLERANCE, Profile, costs_of
 from keystone_robotics.profiling.store import ENOUGH, profiles_folder, save_profile
 from keystone_robotics.profiling.subject import device_of, load_subject, round_of, rows_of
-from keystone_robotics.sample.noise import aside
-from keystone_robotics.sample.shadow import own_class
+from keystone_robotics.sample.noise import preserve_rng
+from keystone_robotics.sample.proxies import original_class
 from keystone_robotics.select.rules.checks import whole
 
 KS = (1, 4, 8, 16, 32)
 ROUNDS = 30
-#: In the folder of a profile.
-JOURNAL, RESULT = "rounds.jsonl", "profile.json"
+RESULT = "profile.json"  #: in the folder of a profile
 MIXED = (
     "The encoder runs inside this policy's sampler: the calls that its adapter names count as encoding, whatever else comes "
     "before the first step as denoising."
@@ -51,7 +49,6 @@ def profile(
     concurrent: int = 1,
     call: Callable[[Any], object] | None = None,
     out: str | os.PathLike[str] | None = None,
-    fresh: bool = False,
     profiles: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     **options: Any,
@@ -76,8 +73,7 @@ def profile(
             time. Measured in turn with being alone. Needs a policy given by name.
         call: how to call the policy; default ``policy.select_action(observation)``, else ``policy.infer(observation)``, else
             ``policy(observation)``.
-        out: folder for rounds.jsonl and profile.json. An interrupted profile goes on from there.
-        fresh: do not go on, begin anew.
+        out: folder for profile.json.
         profiles: folder in which `keystone.attach(policy, k="auto")` finds the profile, unless it has fewer than five rounds;
             default see `docs/profile.md`.
         progress: is called with the numbers of measurements done and planned.
@@ -97,7 +93,7 @@ def profile(
     """
     ks = check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch)
     named = isinstance(policy, (str, os.PathLike))
-    name = str(policy) if named else own_class(policy).__name__
+    name = str(policy) if named else original_class(policy).__name__
     if concurrent > 1 and not named:
         raise KeystoneError(
             "concurrent: the other clients are processes, which must load the policy themselves: give its name or folder, "
@@ -120,31 +116,46 @@ def profile(
     with contextlib.ExitStack() as stack:
         handle = stack.enter_context(_attached(policy, options))
         place, rows = device_of(handle, observation), rows_of(handle, observation)
-        fingerprint = fingerprint_policy(handle, place, rows)
-        packages = versions(handle)
-        header = {"policy": name, "device": describe_device(place, handle), "versions": packages, "batch": rows,
-                  "fingerprint": fingerprint, "k": list(ks), "clients": list(plan.clients)}  # fmt: skip
-        folder = None if out is None else Path(out)
-        journal = Journal(folder and folder / JOURNAL, header, fresh)
-        plan = dataclasses.replace(plan, rounds=max(rounds, journal.rounds))  # what was measured is not thrown away
+        fingerprint = fingerprint_architecture(handle, place, rows)
+        if out is not None:
+            _make_folder(Path(out))
         neighbours = None
         if concurrent > 1:
             threads = torch.get_num_threads()
             neighbours = stack.enter_context(Processes(concurrent - 1, name, device, batch, threads))
-        stack.enter_context(aside(place))  # the caller's random numbers stay what they would have been
+        stack.enter_context(preserve_rng(place))  # the caller's random numbers stay what they would have been
         subject = Subject(handle, *round_of(policy, observation, call), place)
-        facts = measure(subject, plan, journal, neighbours, progress)
+        measured = measure(subject, plan, neighbours, progress)
     found = Profile(
-        name, handle.adapter, rows, describe_device(place, handle), packages, fingerprint,
-        costs_of(complete(plan, journal, ks), journal.peaks), meter_for(place).title, tolerance, budget_ms, journal.stopped,
-        MIXED if facts.mixed else "", facts.date, facts.path,
-    )  # fmt: skip
-    if plan.rounds >= ENOUGH and not found.doubt:
+        policy=name,
+        adapter=handle.adapter,
+        batch=rows,
+        device=describe_device(place, handle),
+        versions=versions(handle),
+        fingerprint=fingerprint,
+        costs=costs_of(measured.times, measured.peaks),
+        memory=meter_for(place).title,
+        tolerance=tolerance,
+        budget_ms=budget_ms,
+        stopped=measured.stopped,
+        note=MIXED if measured.mixed else "",
+        date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        path=measured.path,
+    )
+    if rounds >= ENOUGH and not found.doubt:
         save_profile(found, profiles_folder(profiles))
-    if folder is not None:
-        with written_whole(folder / RESULT) as draft:
+    if out is not None:
+        with written_whole(Path(out) / RESULT) as draft:
             draft.write_text(json.dumps(found.as_dict(), indent=2) + "\n")
     return found
+
+
+def _make_folder(folder: Path) -> None:
+    """Before anything is measured: afterwards would be too late."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KeystoneError(f"cannot write to {folder}: {error.strerror}") from None
 
 
 @contextlib.contextmanager

@@ -1,44 +1,37 @@
-"""`keystone.attach(policy, k="auto")`: K from a stored profile, or from a quick one that the first round makes by itself."""
+"""`keystone.attach(policy, k="auto")`: K from a stored profile, or from a quick one that the second round makes by itself."""
 
 from __future__ import annotations
 
 import copy
 import datetime
-import functools
 import logging
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from keystone_robotics.handle import Handle
-from keystone_robotics.profiling.clocks import clock_for
-from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_policy, versions
-from keystone_robotics.profiling.measure import Plan, is_out_of_memory
-from keystone_robotics.profiling.phases import DENOISE, ENCODE, PHASES, SELECT
+from keystone_robotics.handle import Handle, RoundEvent
+from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture, versions
+from keystone_robotics.profiling.measure import PHASES, Plan, is_out_of_memory
 from keystone_robotics.profiling.result import TOLERANCE, Profile, costs_of
 from keystone_robotics.profiling.store import ENOUGH, find_profile, profiles_folder, save_profile
-from keystone_robotics.sample.adapter import Seam
-from keystone_robotics.sample.drawn import Drawn
-from keystone_robotics.sample.shadow import own_class
+from keystone_robotics.sample.engine import Engine
+from keystone_robotics.sample.proxies import original_class
+from keystone_robotics.sample.timer import Mark
 
 log = logging.getLogger("keystone")
 
 KS = (1, 4, 8, 16, 32)
-#: A method, and the arguments and named arguments it was called with.
-EncoderCall = tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]]
 #: A K that takes this much longer than allowed is not near the limit: larger ones are not tried.
 HOPELESS = 1.5
+#: Rounds that can be replayed while K is not known; other threads may draw some meanwhile.
+KEEP = 8
 
 
-class FirstRound:
-    """Finds K in the first round, on the real observation; see `keystone_robotics.sample.drawn.Tuner`.
-
-    The round is at the seam then: it can be drawn and chosen from again with any K, but the encoder has run. So the arguments
-    of the encoder's last call are kept, and it is called again on copies of them, for its time.
+class AutoK:
+    """A listener that sets K. After the first round it looks for a stored profile; after the second, whose times are not those
+    of a cold start, it replays that round with several K and times them.
 
     Args:
         handle: of the policy.
@@ -48,86 +41,107 @@ class FirstRound:
     def __init__(self, handle: Handle, profiles: str | os.PathLike[str] | None = None) -> None:
         self._handle = handle
         self._folder = profiles_folder(profiles)
-        self._calls: dict[Any, EncoderCall] = {}
-        self._at_seam = False
+        self._lock = threading.Lock()
+        self._rounds = 0
+        self._keep = handle.engine.keep
 
-    def note(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._at_seam:  # the sampler encodes: that is timed with it
+    def __deepcopy__(self, memo: dict[int, Any]) -> AutoK:
+        twin = AutoK(copy.deepcopy(self._handle, memo), self._folder)  # a copied policy finds its K itself
+        twin._rounds, twin._keep = self._rounds, self._keep
+        return twin
+
+    def subscribe(self) -> None:
+        """From the next round on."""
+        self._handle.engine.keep = max(self._keep, KEEP)
+        self._handle.subscribe(self)
+
+    def __call__(self, event: RoundEvent) -> None:
+        engine = self._handle.engine
+        if engine.k_given or not self._lock.acquire(blocking=False):  # given by the user; another thread is at it
             return
         try:
-            self._calls[method.__self__, method.__name__] = method, copy.deepcopy((args, kwargs))  # type: ignore[attr-defined]
-        except Exception as error:  # whatever a policy hands to its encoder may refuse to be copied
-            log.debug("KeyStone: an encoder is left out of the profile: %s", error)
+            self._rounds += 1
+            found, source = self._find(event)
+            if found is not None:
+                self._set(found, source)
+        finally:
+            if engine.k_given:
+                engine.keep = self._keep
+                engine.forget_kept()
+            self._lock.release()
 
-    def reached(self) -> None:
-        self._at_seam = True
-
-    def __call__(self, draw: Callable[[int], Tensor], batch: int, device: torch.device) -> int:
-        fingerprint = fingerprint_policy(self._handle, device, batch)
-        found, source = find_profile(fingerprint, self._folder), "a stored profile"
-        if (
-            found is None or found.path != self._handle.path
-        ):  # a hook, say, keeps it off the fast path, or did when it was made
-            log.info(
-                "KeyStone: no profile of this policy and path here; the first round finds K, which takes some tens of rounds"
-            )
-            begin = time.perf_counter()
-            found = self._measure(fingerprint, draw, batch, device)
-            source = f"a profile made in the first round ({time.perf_counter() - begin:.1f} s)"
-            if found.doubt:  # this run has to go on with what it says; the next one should not
-                log.warning("KeyStone: the profile is not kept. %s", found.doubt)
-            else:
-                save_profile(found, self._folder)
-        k = found.best()
-        if k == 1:
-            why = "is free here; give k yourself, or a profile with a budget"
-            if found.budget_ms is not None:
-                why = f"stays within {found.budget_ms:g} ms; give k yourself, or a profile with a larger budget"
-            log.warning("KeyStone is off (K=1): by %s in %s no larger K %s", source, self._folder, why)
+    def _find(self, event: RoundEvent) -> tuple[Profile | None, str]:
+        """A profile and where it is from; None before the second round, where none is stored."""
+        device, batch = event.candidates.device, event.candidates.shape[0]
+        fingerprint = fingerprint_architecture(self._handle, device, batch)
+        stored = find_profile(fingerprint, self._folder)
+        # A hook, say, keeps the policy off the fast path, or did when the profile was made.
+        if stored is not None and stored.path == event.path:
+            return stored, "a stored profile"
+        if self._rounds < 2:
+            return None, ""
+        log.info(
+            "KeyStone: no profile of this policy and path here; this round finds K, which takes some tens of rounds"
+        )
+        begin = time.perf_counter()
+        found = self._measure(fingerprint, event)
+        if found.doubt:  # this run has to go on with what it says; the next one should not
+            log.warning("KeyStone: the profile is not kept. %s", found.doubt)
         else:
-            log.info("KeyStone: K=%d, by %s in %s", k, source, self._folder)
-        return k
+            save_profile(found, self._folder)
+        return found, f"a profile made in the second round ({time.perf_counter() - begin:.1f} s)"
 
-    def _measure(self, fingerprint: str, draw: Callable[[int], Tensor], batch: int, device: torch.device) -> Profile:
-        clock = clock_for(device)
-        calls = list(self._calls.values())  # another thread may be noting one of its own at this moment
-        try:
-            _encode(_copies(calls))
-        except Exception as error:  # called out of its place it may fail; K is then found without it, a little smaller
-            log.debug("KeyStone: the encoder is left out of the profile: %s", error)
-            calls = []
+    def _set(self, found: Profile, source: str) -> None:
+        k = found.best()
+        self._handle.k = k
+        if k > 1:
+            log.info("KeyStone: K=%d, by %s in %s", k, source, self._folder)
+            return
+        why = "is free here; give k yourself, or a profile with a budget"
+        if found.budget_ms is not None:
+            why = f"stays within {found.budget_ms:g} ms; give k yourself, or a profile with a larger budget"
+        log.warning("KeyStone is off (K=1): by %s in %s no larger K %s", source, self._folder, why)
+
+    def _measure(self, fingerprint: str, event: RoundEvent) -> Profile:
+        engine, device = self._handle.engine, event.candidates.device
 
         def timed(k: int) -> dict[str, float]:
-            copies = _copies(calls)
-            clock.start(ENCODE)
-            _encode(copies)
-            clock.switch(DENOISE)
-            candidates = draw(k)
-            clock.switch(SELECT)
-            if k > 1:
-                self._handle.pick(Drawn(0, (), candidates, 0, 0.0))
-            return {**dict.fromkeys(PHASES, 0.0), **clock.stop()}
+            return _replay(engine, event, k)
 
         ks, stopped = _worth_trying(timed)
         plan = Plan(tuple(ks), ENOUGH)
         rounds = [{k: timed(k) for _, k in plan.cells(number)} for number in range(plan.rounds)]
-        name = own_class(self._handle.session.owner).__name__
         return Profile(
-            name, self._handle.adapter, batch, describe_device(device, self._handle), versions(self._handle), fingerprint,
-            costs_of({(1, k): [one[k] for one in rounds] for k in ks}, {}), "not measured", stopped=stopped,
-            note="Made in the first round: of the call, only encoder, sampler and choice are in it.",
-            date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(), path=self._handle.path,
-        )  # fmt: skip
+            policy=original_class(engine.owner).__name__,
+            adapter=self._handle.adapter,
+            batch=event.candidates.shape[0],
+            device=describe_device(device, self._handle),
+            versions=versions(self._handle),
+            fingerprint=fingerprint,
+            costs=costs_of({(1, k): [one[k] for one in rounds] for k in ks}, {}),
+            memory="not measured",
+            stopped=stopped,
+            note="Made in the second round: of the call, only encoder, sampler and selection are in it.",
+            date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            path=event.path,
+        )
 
 
-def _copies(calls: Sequence[EncoderCall]) -> list[EncoderCall]:
-    """Every call of the encoder with arguments of its own: it may change them."""
-    return [(method, copy.deepcopy(given)) for method, given in calls]
-
-
-def _encode(calls: Sequence[EncoderCall]) -> None:
-    for method, (args, kwargs) in calls:
-        method(*args, **kwargs)
+def _replay(engine: Engine, event: RoundEvent, k: int) -> dict[str, float]:
+    """Milliseconds by phase of the same round with K candidates; with one, in the policy's own code."""
+    begin = Mark.now()
+    if k == 1:
+        engine.replay_single(event.number)
+        sampled = selected = engine.wait(event.candidates.device)
+    else:
+        candidates = engine.replay(event.number, k)
+        sampled = engine.wait(event.candidates.device)
+        engine.selector.select(candidates)
+        selected = Mark.now()
+    # Where the sampler encodes too, that is in the time of the replay already.
+    encode = event.times.encode - event.times.encode_inside
+    times = encode, begin.until(sampled, event.candidates.device), selected.host - sampled.host, 0.0
+    return {phase: 1e3 * seconds for phase, seconds in zip(PHASES, times, strict=True)}
 
 
 def _worth_trying(timed: Callable[[int], dict[str, float]]) -> tuple[list[int], int | None]:
@@ -147,19 +161,3 @@ def _worth_trying(timed: Callable[[int], dict[str, float]]) -> tuple[list[int], 
         if taken > HOPELESS * (1 + TOLERANCE) * one:
             break
     return ks, None
-
-
-@functools.cache
-def noting_seam(method: str) -> type[Seam]:
-    """A seam on an encoder that tells the tuner, as long as there is one, how the encoder is called."""
-
-    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        original = getattr(super(seam, self), method)
-        tuner = self._keystone.tuner
-        if tuner is not None:
-            tuner.note(original, args, kwargs)
-        return original(*args, **kwargs)
-
-    noted.__name__ = method
-    seam = type("NotingSeam", (Seam,), {method: noted})
-    return seam

@@ -21,12 +21,12 @@ ALWAYS = ("keystone-robotics", "torch")
 OF_POLICIES = ("lerobot", "transformers")
 
 
-def fingerprint_policy(handle: Handle, device: torch.device, batch: int | None) -> str:
+def fingerprint_architecture(handle: Handle, device: torch.device, batch: int | None) -> str:
     """A hash that is equal where a profile of an attached policy holds: the values of its weights may differ, but not their
     shapes and types.
     """
-    owner = handle.session.owner
-    seams = handle.sampler.seams(owner)
+    owner = handle.engine.owner
+    overrides = handle.engine.adapter.overrides(owner)
     shapes = {
         f"{number}.{name}": [list(weight.shape), str(weight.dtype)]
         for number, module in enumerate(_modules(handle))
@@ -34,10 +34,10 @@ def fingerprint_policy(handle: Handle, device: torch.device, batch: int | None) 
         for name, weight in module.named_parameters()
     }
     known = {
-        "adapter": [handle.adapter, *(f"{seam.__module__}.{seam.__qualname__}" for _, seam in seams)],
+        "adapter": [handle.adapter, *(f"{one.__module__}.{one.__qualname__}" for _, one in overrides)],
         "weights": shapes,
-        "cost": handle.sampler.cost(owner),
-        "path": [handle.session.paths.fast, handle.session.compile],
+        "cost": handle.engine.adapter.cost(owner),
+        "path": [handle.engine.paths.fast, handle.engine.compile],
         "settings": _sizes(getattr(owner, "config", None)),
         "device": describe_device(device, handle),
         "versions": versions(handle),
@@ -48,7 +48,7 @@ def fingerprint_policy(handle: Handle, device: torch.device, batch: int | None) 
 
 def describe_device(device: torch.device, handle: Handle) -> str:
     """The name of a GPU; of a processor with the threads that torch uses; of what an attached policy runs on without torch."""
-    if other := handle.sampler.device(handle.session.owner):
+    if other := handle.engine.adapter.device(handle.engine.owner):
         return other
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} ({device.type})"
@@ -79,9 +79,9 @@ def _version(package: str) -> str | None:
 
 
 def _modules(handle: Handle) -> list[Any]:
-    """The object that was attached to, and those with a seam."""
-    owner = handle.session.owner
-    return [owner, *(module for module, _ in handle.sampler.seams(owner))]
+    """The object that was attached to, and those with an override."""
+    owner = handle.engine.owner
+    return [owner, *(module for module, _ in handle.engine.adapter.overrides(owner))]
 
 
 def _kinds(module: Any) -> Iterator[type]:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.handle import Handle
-from keystone_robotics.profiling.clocks import clock_for
-from keystone_robotics.profiling.journal import Facts, Journal
-from keystone_robotics.profiling.memory import meter_for
-from keystone_robotics.profiling.phases import Watch
+from keystone_robotics.handle import Handle, RoundEvent
+from keystone_robotics.profiling.memory import Peak, meter_for
+from keystone_robotics.sample.timer import Mark
 
 log = logging.getLogger("keystone")
 
+#: Where the time of a call of the policy goes.
+PHASES = ("encode", "denoise", "select", "other")
 #: Calls at each K before anything counts: kernels are chosen, memory is reserved, the self-check is made.
 WARM_UP = 3
 
@@ -75,118 +74,152 @@ class Subject:
     device: torch.device
 
 
+@dataclass
+class Measurements:
+    """What was measured.
+
+    Attributes:
+        times: by (clients, K) the milliseconds by phase of every round.
+        peaks: by K.
+        stopped: the smallest K that did not fit into memory.
+        path: on which K > 1 were drawn.
+        mixed: see `RoundTimes`.
+    """
+
+    times: dict[tuple[int, int], list[dict[str, float]]] = field(default_factory=dict)
+    peaks: dict[int, Peak | None] = field(default_factory=dict)
+    stopped: int | None = None
+    path: str = "plain"
+    mixed: bool = False
+
+    def stop(self, k: int) -> None:
+        """K candidates, and more, do not fit into memory."""
+        self.stopped = k
+        self.times = {cell: rounds for cell, rounds in self.times.items() if cell[1] < k}
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        log.warning("KeyStone: K = %d does not fit into memory; larger K are not tried", k)
+
+    def fits(self, k: int) -> bool:
+        return self.stopped is None or k < self.stopped
+
+
+class PhaseRecorder:
+    """A listener that tells where the time of one call of the policy went.
+
+    Attributes:
+        event: of the last round.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self.event: RoundEvent | None = None
+
+    def __call__(self, event: RoundEvent) -> None:
+        self.event = event
+
+    def round(self, k: int) -> dict[str, float]:
+        """Milliseconds by phase of one round."""
+        subject, self.event = self._subject, None
+        subject.handle.k = k
+        subject.prepare()
+        _synchronize(subject.device)
+        begin = Mark.now()
+        subject.act()
+        _synchronize(subject.device)
+        total = 1e3 * begin.until(Mark.now(), subject.device)
+        event: RoundEvent | None = self.event
+        if event is None:
+            raise KeystoneError(
+                "no round was drawn: this call of the policy does not reach the sampler that was attached to"
+            )
+        if event.k < k:
+            raise OutOfMemory  # the engine went on with fewer
+        encode, denoise, select = (1e3 * seconds for seconds in event.times[:3])
+        return dict(zip(PHASES, (encode, denoise, select, max(0.0, total - encode - denoise - select)), strict=True))
+
+
 def measure(
     subject: Subject,
     plan: Plan,
-    journal: Journal,
     neighbours: Neighbours | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Facts:
-    """Fill the journal with what is missing in it; the facts about the run that measured last.
+) -> Measurements:
+    """Make all rounds of a plan.
 
     Args:
         subject: the attached policy; its K is as it was afterwards.
         plan: what to measure.
-        journal: what was measured already; smaller where memory ends.
         neighbours: the other clients, where the plan has more than one.
         progress: is told how many measurements are there, and how many there will be.
     """
-    watch = Watch(subject.handle, clock_for(subject.device))
-    before, tuner = subject.handle.k, subject.handle.session.tuner
+    recorder, engine = PhaseRecorder(subject), subject.handle.engine
+    before = engine.k, engine.k_given
+    unsubscribe = subject.handle.subscribe(recorder)
     try:
-        with watch.watching(), torch.no_grad():
-            return _measure(subject, plan, journal, neighbours, progress, watch)
+        with torch.no_grad():
+            return _measure(recorder, plan, subject.device, neighbours, progress)
     finally:
-        subject.handle.k = before
-        subject.handle.session.tuner = tuner  # setting K had ended k="auto"
+        unsubscribe()
+        engine.k, engine.k_given = before
         subject.prepare()  # what is left of the last chunk was meant for the profile's observation, and must not be executed
         if neighbours is not None:
             neighbours.run(0)
 
 
 def _measure(
-    subject: Subject,
+    recorder: PhaseRecorder,
     plan: Plan,
-    journal: Journal,
+    device: torch.device,
     neighbours: Neighbours | None,
     progress: Callable[[int, int], None],
-    watch: Watch,
-) -> Facts:
-    meter = meter_for(subject.device)
-    cells = [(number, *cell) for number in range(plan.rounds) for cell in plan.cells(number)]
-    if journal.facts and all(journal.has(*cell) or not _fits(journal, cell[-1]) for cell in cells):
-        return journal.facts
+) -> Measurements:
+    found, meter = Measurements(), meter_for(device)
     if neighbours is not None:
         neighbours.run(0)
-    killer = journal.killed()
-    if killer is not None and _fits(journal, killer):
-        log.warning(
-            "KeyStone: the process was killed twice in its first rounds with K = %d, as where memory ends", killer
-        )
-        journal.stop(killer)
     for k in plan.ks:
-        if _fits(journal, k):
-            with _Memory(journal, k), journal.trying(k):
+        if found.fits(k):
+            try:
                 for _ in range(WARM_UP):
-                    _round(subject, watch, k)
-                if k not in journal.peaks:
-                    meter.begin()
-                    _round(subject, watch, k)
-                    journal.add_peak(k, meter.end())
-    for done, (number, clients, k) in enumerate(cells):
+                    recorder.round(k)
+                meter.begin()
+                recorder.round(k)
+                found.peaks[k] = meter.end()
+            except Exception as error:
+                _stop_if_out_of_memory(found, k, error)
+    cells = [cell for number in range(plan.rounds) for cell in plan.cells(number)]
+    for done, (clients, k) in enumerate(cells):
         progress(done, len(cells))
-        if journal.has(number, clients, k) or not _fits(journal, k):
+        if not found.fits(k):
             continue
-        with _Memory(journal, k):
+        try:
             if neighbours is not None:
                 neighbours.run(k if clients > 1 else 0)
-            journal.add_time(number, clients, k, _round(subject, watch, k))
+            found.times.setdefault((clients, k), []).append(recorder.round(k))
+        except Exception as error:
+            _stop_if_out_of_memory(found, k, error)
+            continue
+        event = recorder.event
+        assert event is not None
+        found.mixed = event.times.mixed
+        if k > 1:
+            found.path = event.path
     progress(len(cells), len(cells))
-    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    facts = Facts(subject.handle.path, watch.mixed, today)
-    journal.conclude(facts)
-    return facts
+    return found
 
 
-def _fits(journal: Journal, k: int) -> bool:
-    return journal.stopped is None or k < journal.stopped
+def _stop_if_out_of_memory(found: Measurements, k: int, error: Exception) -> None:
+    if not is_out_of_memory(error):
+        raise error
+    if k == 1:
+        raise KeystoneError("not even one candidate fits into memory") from error
+    found.stop(k)
 
 
-def _round(subject: Subject, watch: Watch, k: int) -> dict[str, float]:
-    """Milliseconds by phase of one round."""
-    subject.handle.k = k
-    subject.prepare()
-    watch.begin()
-    try:
-        subject.act()
-    finally:
-        spent = watch.end()
-    if not watch.reached:
-        raise KeystoneError("no round was drawn: this call of the policy does not pass through the adapter's seam")
-    if watch.drawn is not None and watch.drawn < k:
-        raise OutOfMemory  # the session went on with fewer
-    return spent
-
-
-class _Memory:
-    """Within this block, running out of memory ends what is tried with K and more."""
-
-    def __init__(self, journal: Journal, k: int) -> None:
-        self._journal, self._k = journal, k
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if error is None or not is_out_of_memory(error):
-            return False
-        if self._k == 1:
-            raise KeystoneError("not even one candidate fits into memory") from error
-        self._journal.stop(self._k)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        log.warning("KeyStone: K = %d does not fit into memory; larger K are not tried", self._k)
-        return True
+def _synchronize(device: torch.device) -> None:
+    wait = getattr(getattr(torch, device.type, None), "synchronize", None)
+    if wait is not None:
+        wait()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -198,10 +231,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (OutOfMemory, MemoryError, torch.cuda.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-
-
-def complete(plan: Plan, journal: Journal, ks: Sequence[int]) -> dict[tuple[int, int], list[dict[str, float]]]:
-    """By (clients, K) the rounds that were measured with every K that fits, in order."""
-    fitting = [(clients, k) for clients in plan.clients for k in ks if _fits(journal, k)]
-    numbers = [number for number in range(plan.rounds) if all(journal.has(number, *cell) for cell in fitting)]
-    return {cell: [journal.times[cell][number] for number in numbers] for cell in fitting}

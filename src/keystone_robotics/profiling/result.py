@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from keystone_robotics.profiling.measure import PHASES
 from keystone_robotics.profiling.memory import Peak
-from keystone_robotics.profiling.phases import PHASES
 from keystone_robotics.profiling.ranges import quantile_range
 
 FloatArray = npt.NDArray[np.float64]

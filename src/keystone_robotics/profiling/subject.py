@@ -10,7 +10,7 @@ import torch
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle
-from keystone_robotics.sample.shadow import own_class
+from keystone_robotics.sample.proxies import original_class
 
 
 def load_subject(name: str, device: str | None, batch: int | None) -> tuple[Any, Any, Callable[[Any], object] | None]:
@@ -80,7 +80,7 @@ def round_of(
     if callable(policy):
         return lambda: None, lambda: policy(observation)
     raise KeystoneError(
-        f"a {own_class(policy).__name__} has neither select_action nor infer and cannot be called: say how to, "
+        f"a {original_class(policy).__name__} has neither select_action nor infer and cannot be called: say how to, "
         "keystone.profile(policy, observation, call=policy.act)"
     )
 
@@ -89,8 +89,8 @@ def device_of(handle: Handle, observation: Any) -> torch.device:
     """Where the weights of an attached policy are, or of what it holds; without weights, where the observation is."""
     from torch.utils._pytree import tree_leaves
 
-    owner = handle.session.owner
-    modules = [owner, *(module for module, _ in handle.sampler.seams(owner))]
+    owner = handle.engine.owner
+    modules = [owner, *(module for module, _ in handle.engine.adapter.overrides(owner))]
     weights = (weight for module in modules if isinstance(module, torch.nn.Module) for weight in module.parameters())
     for tensor in itertools.chain(weights, tree_leaves(observation)):
         if isinstance(tensor, torch.Tensor):
@@ -102,7 +102,7 @@ def rows_of(handle: Handle, observation: Any) -> int | None:
     """B of an attached policy's observation: what its adapter says, or the number of rows of the first tensor or array."""
     from torch.utils._pytree import tree_leaves
 
-    known = handle.sampler.rows(handle.session.owner, observation)
+    known = handle.engine.adapter.rows(handle.engine.owner, observation)
     if known is not None:
         return known
     for value in tree_leaves(observation):

@@ -4,9 +4,22 @@ Knows policies only by their shape (duck typing): nothing of LeRobot or any othe
 policy at hand has imported it already.
 """
 
-from keystone_robotics.sample.adapter import Adapter, Seam, find_adapter
-from keystone_robotics.sample.kit.widen import widen
-from keystone_robotics.sample.noise import GivenNoise, initial_noise
-from keystone_robotics.sample.session import Session
+from keystone_robotics.sample.adapter import Adapter, Window, find_adapter
+from keystone_robotics.sample.engine import Engine
+from keystone_robotics.sample.event import RoundEvent
+from keystone_robotics.sample.noise import FixedNoise, initial_noise
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
-__all__ = ["Adapter", "GivenNoise", "Seam", "Session", "find_adapter", "initial_noise", "widen"]
+__all__ = [
+    "Adapter",
+    "Engine",
+    "FixedNoise",
+    "NoiseSpec",
+    "RoundEvent",
+    "SampleRequest",
+    "SamplerOverride",
+    "Window",
+    "find_adapter",
+    "initial_noise",
+]

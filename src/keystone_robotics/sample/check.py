@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.noise import GivenNoise, aside
-from keystone_robotics.sample.shadow import shadowed
+from keystone_robotics.sample.noise import FixedNoise, preserve_rng
+from keystone_robotics.sample.request import SampleRequest
+from keystone_robotics.sample.timer import Mark, RoundTimer
 
 #: Largest difference to the policy's own single calls, relative to the size of the action dimension (at least 1).
 TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -65,78 +63,89 @@ class Finding:
         )
 
 
-def verify(
-    original: Callable[[], Tensor],
-    candidates: Tensor,
-    noises: Sequence[Tensor],
-    calls: dict[str, int],
-    encoders: Sequence[tuple[Any, str]],
-    uniform: bool = False,
-    compare: Sequence[int] | None = None,
-    precision: torch.dtype | None = None,
-    distinct: bool = True,
-    path: str = "plain",
-) -> Finding:
-    """Compare K-wide candidates with the policy's own calls under the same noise.
+@dataclass(frozen=True)
+class DrawTrace:
+    """What was drawn in one round, and what went into it.
 
-    Args:
-        original: the policy's own method; draws noise of B rows.
-        candidates: (B, K, T, D) drawn K wide.
-        noises: (B * K, ...) the initial noise, then whatever the sampler drew on its way.
-        calls: how often each encoder was called while the candidates were drawn.
-        encoders: the methods that encode the context.
-        uniform: the initial noise is uniform on [-1, 1], which the policy makes from draws on [0, 1].
-        compare: which candidates to compare; default the first two and the last.
-        distinct: candidates that are all equal are a problem (not so at temperature 0).
-        precision: the coarsest type the policy computes in; default that of the noise.
-        path: on which the candidates were drawn.
+    Attributes:
+        candidates: (B, K, T, D).
+        noises: (B * K, ...) the initial noise, then whatever the sampler drew on its way; empty where it was not seen.
+        encoder_calls: how often each encoder was called.
+        path: on which the candidates were drawn: "fast" or "plain".
+        sampled: when they were there.
     """
-    candidates = candidates.detach()  # a policy may be asked with gradients on
+
+    candidates: Tensor
+    noises: tuple[Tensor, ...]
+    encoder_calls: Mapping[str, int]
+    path: str
+    sampled: Mark
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How closely candidates are compared with single calls.
+
+    Attributes:
+        every: compare all candidates; by default the first two and the last.
+        dtype: the coarsest that the policy computes in.
+        distinct: candidates that are all equal are a problem (not so at temperature 0).
+    """
+
+    every: bool
+    dtype: torch.dtype
+    distinct: bool
+
+
+def verify(request: SampleRequest, trace: DrawTrace, how: Comparison, timer: RoundTimer) -> Finding:
+    """Compare K-wide candidates with the policy's own calls under the same noise."""
+    candidates = trace.candidates.detach()  # a policy may be called with gradients on
     batch, k = candidates.shape[:2]
-    # Two neighbours, because with rows in the wrong order (B after B instead of K after K) the first and the last are right by
-    # chance for many B and K.
-    chosen = sorted({0, min(1, k - 1), k - 1}) if compare is None else list(compare)
-    dtype = precision or (noises[0].dtype if noises else candidates.dtype)
     differences = torch.zeros(candidates.shape[-1], device="cpu")  # by dimension
     sizes = torch.ones_like(differences)
+    # Two neighbours, because with rows in the wrong order (B after B instead of K after K) the first and the last are right by
+    # chance for many B and K.
+    compared = list(range(k)) if how.every else sorted({0, min(1, k - 1), k - 1})
+    if not trace.noises:
+        compared = []
 
     def found(problem: str = "") -> Finding:
         relative = float((differences / sizes).max())
-        doubtful = relative > CLEARLY_ROUNDING.get(dtype, math.inf)
-        return Finding(k, float(differences.max()), len(chosen), calls, problem, path, relative, doubtful)
+        doubtful = relative > CLEARLY_ROUNDING.get(how.dtype, math.inf)
+        calls = dict(trace.encoder_calls)
+        return Finding(k, float(differences.max()), len(compared), calls, problem, trace.path, relative, doubtful)
 
-    equal = SAME * float(_sizes(candidates).max())
-    if distinct and k > 1 and (_alike(candidates, equal) or (noises and _alike(noises[0].reshape(batch, k, -1), 0.0))):
+    if how.distinct and k > 1 and _all_equal(trace):
         return found(
             "all candidates are equal: the policy draws no noise through torch, or a fixed seed gives each the same"
         )
-    with aside(candidates.device):
-        for j in chosen:
-            rows = [noise.reshape(batch, k, *noise.shape[1:])[:, j] for noise in noises]
-            if uniform:
+    with preserve_rng(candidates.device):
+        for j in compared:
+            rows = [noise.reshape(batch, k, *noise.shape[1:])[:, j] for noise in trace.noises]
+            if request.noise is not None and request.noise.uniform:  # made by the policy from draws on [0, 1]
                 rows[0] = (rows[0] + 1) / 2
-            with count_calls(encoders) as single, GivenNoise(*rows) as given:
-                expected = original().detach()
-            if given.left:
+            with timer.count(list(trace.encoder_calls)) as single, FixedNoise(*rows) as fixed:
+                expected = request.chunk(request.single()).detach()
+            if fixed.left:
                 return found(
-                    f"the policy drew noise of shapes {given.drawn}, expected {[tuple(row.shape) for row in rows]}: "
-                    "its sampler has changed upstream, or the adapter's seam is wrong"
+                    f"the policy drew noise of shapes {fixed.drawn}, expected {[tuple(row.shape) for row in rows]}: "
+                    "its sampler has changed upstream, or the adapter overrides the wrong method"
                 )
             if expected.shape != candidates[:, j].shape:
                 return found(f"a single call returns {tuple(expected.shape)}, expected {tuple(candidates[:, j].shape)}")
-            # By dimension: those that only pad the actions can be of any size, and would excuse errors in the others.
+            # By dimension: those that only pad the actions can be of any size, and would hide errors in the others.
             sizes = torch.maximum(sizes, _sizes(expected))
             differences = torch.maximum(differences, _largest_differences(expected, candidates[:, j]))
-            for name, count in calls.items():
+            for name, count in trace.encoder_calls.items():
                 if count > single[name]:
                     return found(f"{name} was called {count} times for {k} candidates, {single[name]} for one")
-    tolerance = TOLERANCES.get(dtype, 1e-4)
+    tolerance = TOLERANCES.get(how.dtype, 1e-4)
     worst = int((differences / sizes).argmax())
     if differences[worst] > tolerance * sizes[worst]:
         return found(
             f"candidates differ from single calls under the same noise by {differences[worst]:.1e} in action dimension {worst} "
             f"(there up to {sizes[worst]:.1f}, allowed {tolerance * sizes[worst]:.1e}): "
-            "the adapter's seam is wrong, or the sampler has changed upstream"
+            "the adapter overrides the wrong method, or the sampler has changed upstream"
         )
     return found()
 
@@ -159,13 +168,18 @@ def compare_with_plain(fast: Finding, plain: Finding) -> Finding:
     )
 
 
-def _alike(candidates: Tensor, tolerance: float) -> bool:
-    """Whether all candidates (B, K, ...) of all rows are the same."""
-    return bool(((candidates - candidates[:, :1]).abs() <= tolerance).all())
+def _all_equal(trace: DrawTrace) -> bool:
+    """Whether all candidates of all rows are the same, or were drawn from the same noise."""
+    candidates = trace.candidates.detach()
+    tolerance = SAME * float(_sizes(candidates).max())
+    if bool(((candidates - candidates[:, :1]).abs() <= tolerance).all()):
+        return True
+    noise = trace.noises[0].reshape(*candidates.shape[:2], -1) if trace.noises else None
+    return noise is not None and bool((noise == noise[:, :1]).all())
 
 
 def _sizes(chunks: Tensor) -> Tensor:
-    """The largest number in each of the D last dimensions, at least 1, what is not finite aside: (D,) on the host."""
+    """The largest number in each of the D last dimensions, at least 1, ignoring what is not finite: (D,) on the host."""
     finite = chunks.float().abs().nan_to_num(nan=0.0, posinf=0.0)
     return finite.reshape(-1, chunks.shape[-1]).amax(0).clamp(min=1.0).cpu()
 
@@ -183,21 +197,3 @@ def _largest_differences(first: Tensor, second: Tensor) -> Tensor:
     same = (first == second) | (first.isnan() & second.isnan())
     apart = (first - second).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
     return apart.reshape(-1, apart.shape[-1]).amax(0).cpu()
-
-
-@contextlib.contextmanager
-def count_calls(encoders: Sequence[tuple[Any, str]]) -> Iterator[dict[str, int]]:
-    """Count the calls of methods within the block and in this thread, by method name."""
-    calls: dict[str, int] = {name: 0 for _, name in encoders}
-    thread = threading.get_ident()
-
-    def counting(method: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == thread:
-                calls[name] += 1
-            return method(*args, **kwargs)
-
-        return counted
-
-    with shadowed(encoders, counting):
-        yield calls

@@ -13,23 +13,23 @@ from torch.overrides import TorchFunctionMode
 
 _MASK = 2**64 - 1
 
-#: Held while the global generator is put aside (it is put back as it was, so that what another thread drew meanwhile would be
-#: drawn again), and while a round's seed is drawn from it.
+#: Held while the state of the global generator is saved and restored (another thread would see its draws repeated), and while
+#: a round's seed is drawn from it.
 global_generator = threading.RLock()
 
 
 @contextlib.contextmanager
-def aside(device: torch.device | str = "cpu") -> Iterator[None]:
-    """The global generators of the host and of one device are as they were after this block, whatever is drawn in it."""
+def preserve_rng(device: torch.device | str = "cpu") -> Iterator[None]:
+    """After this block the global generators of the host and of one device are in the state in which they were before."""
     device = torch.device(device)
     with global_generator, torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
 
 
-def mix(*numbers: int) -> int:
+def derive_seed(*numbers: int) -> int:
     """One well-spread seed from several numbers (splitmix64 steps), the same on every machine.
 
-    >>> mix(0, 1) != mix(1, 0)
+    >>> derive_seed(0, 1) != derive_seed(1, 0)
     True
     """
     state = 0
@@ -64,19 +64,19 @@ def initial_noise(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: b
 
 
 #: The functions of torch through which policies draw noise.
-DRAWS: frozenset[Callable[..., Any]] = frozenset(
+NOISE_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
     {torch.randn, torch.rand, torch.normal, torch.randn_like, torch.rand_like}
 )
 
 
-class GivenNoise(TorchFunctionMode):
+class FixedNoise(TorchFunctionMode):
     """Within this context, the draws of a policy return the given tensors, in order, where their shapes match. A draw of fewer
     rows takes the first rows of a tensor and leaves the others to the next (policies that go through a batch row by row).
 
     The mode is local to the thread and patches nothing. Every torch call inside passes through Python, so it is for checks
     and tests. ``drawn`` keeps the shapes of all draws.
 
-    >>> with GivenNoise(torch.ones(2)) as given:
+    >>> with FixedNoise(torch.ones(2)) as given:
     ...     torch.randn(2), len(torch.randn(3)), given.left
     (tensor([1., 1.]), 3, 0)
     """
@@ -95,7 +95,7 @@ class GivenNoise(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in DRAWS:
+        if func in NOISE_FUNCTIONS:
             self.drawn.append(tuple(result.shape))
             given = self._noise[0] if self._noise and result.ndim else None
             if given is not None and given.shape[1:] == result.shape[1:] and len(given) >= len(result):
@@ -124,10 +124,10 @@ class SeededDraws(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func not in DRAWS or result.shape[:1] != (len(self._seeds) * self._k,):
+        if func not in NOISE_FUNCTIONS or result.shape[:1] != (len(self._seeds) * self._k,):
             return result
         self._draw += 1
-        seeds = [mix(seed, self._draw) for seed in self._seeds]
+        seeds = [derive_seed(seed, self._draw) for seed in self._seeds]
         uniform = func in (torch.rand, torch.rand_like)
         noise = initial_noise(seeds, self._k, result.shape[1:], uniform)
         self.drawn.append((noise.add(1).div(2) if uniform else noise).to(result))

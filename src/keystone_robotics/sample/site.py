@@ -6,17 +6,18 @@ import functools
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError, nearest_name
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import SampleRequest
 
 
 class SiteAdapter(Adapter):
     """An adapter made on the spot for ``site="method"`` or ``site="inner.module.method"``."""
 
     name = "site"
-    shares = "everything that does not depend on the noise (torch.vmap)"
+    shared_context = "everything that does not depend on the noise (torch.vmap)"
 
     def __init__(self, policy: Any, site: str) -> None:
         *path, self.method = site.split(".")
@@ -36,7 +37,7 @@ class SiteAdapter(Adapter):
             raise KeystoneError(
                 f"site={site!r} is a module, not a method: name one of its methods, {site + '.forward'!r} say"
             )
-        self.seam = _seam_of(self.method)  # type: ignore[misc]
+        self.override = _override_of(self.method)  # type: ignore[misc]
 
     def owns(self, policy: Any) -> bool:
         return True
@@ -59,14 +60,13 @@ class SiteAdapter(Adapter):
 
 
 @functools.cache
-def _seam_of(method: str) -> type[Seam]:
-    """A seam class that overrides one method by name."""
+def _override_of(method: str) -> type[SamplerOverride]:
+    """A class that overrides one method by name."""
 
-    def override(self: Any, *args: Any, **kwargs: Any) -> Tensor:
-        original = getattr(super(seam, self), method)
-        session = self._keystone
-        return session.vectorised_round(lambda: original(*args, **kwargs))  # type: ignore[no-any-return]
+    def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
+        original = getattr(super(override, self), method)
+        return self._keystone.run(SampleRequest(single=functools.partial(original, *args, **kwargs)))
 
-    override.__name__ = method
-    seam = type("SiteSeam", (Seam,), {method: override})
-    return seam
+    sample.__name__ = method
+    override = type("SiteOverride", (SamplerOverride,), {method: sample})
+    return override

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.sample.noise import DRAWS, global_generator
+from keystone_robotics.sample.noise import NOISE_FUNCTIONS, global_generator
 
 
 class ScaledFirstDraw(TorchFunctionMode):
@@ -25,7 +25,7 @@ class ScaledFirstDraw(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in DRAWS and self._factor != 1.0:
+        if func in NOISE_FUNCTIONS and self._factor != 1.0:
             result, self._factor = result * self._factor, 1.0
         return result
 
@@ -46,7 +46,7 @@ def sample_vectorised(method: Callable[[], Tensor], k: int, seed: int, temperatu
             raise KeystoneError(f"the method returns {what}, expected one tensor of chunks (B, T, D)")
         return chunks
 
-    # All devices are put aside: nothing is known of where the method draws.
+    # The state of all devices is preserved: nothing is known of where the method draws.
     with global_generator, torch.random.fork_rng(), sdpa_kernel(SDPBackend.MATH):
         torch.manual_seed(seed % 2**63)
         try:

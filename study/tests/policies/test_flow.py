@@ -53,7 +53,7 @@ def test_candidates_are_single_calls(policy):
     observation = torch.randn(3, 3)
     rounds = []
     handle = keystone.attach(policy, k=5, check="all")
-    handle.on_round = rounds.append
+    handle.subscribe(rounds.append)
     with handle.seeded([1, 2, 3]):
         chunk = policy(observation)
     keystone.detach(policy)

@@ -123,12 +123,12 @@ def common(shares):
 
 
 def test_one_state_two_edges_to_push(env):
-    shares = modes(env, 7, ExpertSettings())
+    shared_context = modes(env, 7, ExpertSettings())
     assert len({edge for edge, _ in common(shares)}) >= 2, shares
 
 
 def test_one_edge_two_ways_round(env):
-    shares = modes(env, 13, ExpertSettings())
+    shared_context = modes(env, 13, ExpertSettings())
     ways = {edge: {turn for other, turn in common(shares) if other == edge} for edge, _ in common(shares)}
     assert {1, -1} in ways.values(), shares
 
@@ -146,7 +146,7 @@ def test_without_temperature_and_detours_there_is_one_way(env, state_seed):
 def test_the_longer_way_is_as_frequent_as_asked_for(env):
     short = modes(env, 13, ExpertSettings(temperature=0.0, longer_way=0.0))
     ((edge, turn),) = short
-    shares = modes(env, 13, ExpertSettings(temperature=0.0, longer_way=0.3), count=200)
+    shared_context = modes(env, 13, ExpertSettings(temperature=0.0, longer_way=0.3), count=200)
     assert shares[edge, -turn] == pytest.approx(0.3, abs=0.1)
     assert len(shares) == 2
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from keystone_robotics.handle import Chosen, Handle
+from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.integrations.round_log import RoundLog, summary
 from keystone_robotics.integrations.vla_eval.find import NoPolicy, attach_to_server, holds_a_model
 from keystone_robotics.integrations.vla_eval.options import ServeOptions
 from keystone_robotics.options import DEFAULT_K
-from keystone_robotics.sample.noise import mix
+from keystone_robotics.sample.noise import derive_seed
 from keystone_robotics.select.rules.checks import whole
 
 log = logging.getLogger("keystone")
@@ -77,7 +77,7 @@ class Serving:
             log.info("KeyStone waits: %s has loaded no model yet", type(server).__name__)
             return
         self._log = RoundLog(self.options.rounds) if self.options.rounds else None
-        self.handle.on_round = self.record
+        self.handle.subscribe(self.record)
 
     def begin(self, config: dict[str, Any], context: Any) -> None:
         """A session begins an episode; ``config["task"]`` is the benchmark's description of it."""
@@ -102,20 +102,20 @@ class Serving:
                 )
         return _with_diagnostics(answers, question)
 
-    def record(self, chosen: Chosen) -> None:
+    def record(self, event: RoundEvent) -> None:
         """After a round: remember it for the answer, and log it with the episodes that it was for."""
         question = _asking.get()
-        line = summary(chosen)
+        line = summary(event)
         if question is None:
             if self._log is not None:
-                self._log(chosen)
+                self._log(event)
             return
         first = sum(len(one["index"]) for one in question.rounds)
         question.rounds.append(line)
         # A batch may be answered in one round or in one for each row; the rows come in the order of the sessions.
         rows = question.contexts[first : first + len(line["index"])]
         if self._log is not None:
-            self._log(chosen, episodes=[self._whose(context) for context in rows])
+            self._log(event, episodes=[self._whose(context) for context in rows])
 
     def _whose(self, context: Any) -> dict[str, Any]:
         task = self._episodes.get(context, {})
@@ -133,14 +133,15 @@ class Serving:
         if seed is None or self.handle is None:
             return contextlib.nullcontext()
         seeds = [
-            mix(seed, _number(self._episodes.get(context) or context.episode_id), context.step) for context in contexts
+            derive_seed(seed, _number(self._episodes.get(context) or context.episode_id), context.step)
+            for context in contexts
         ]
         return self.handle.seeded(_endless(seeds))
 
 
 def _endless(seeds: list[int]) -> Iterator[int]:
     """One seed for each row; should the policy be asked more than once for a row, others that follow from them."""
-    return itertools.chain(seeds, (mix(seeds[0], again) for again in itertools.count(1)))
+    return itertools.chain(seeds, (derive_seed(seeds[0], again) for again in itertools.count(1)))
 
 
 def _number(episode: object) -> int:

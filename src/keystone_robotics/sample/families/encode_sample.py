@@ -11,31 +11,32 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class EncodeSampleSeam(Seam):
+class EncodeSampleOverride(SamplerOverride):
     """On the policy."""
 
     def sample(self, context: Any, noise: Tensor) -> Tensor:
-        sample, session = super().sample, self._keystone  # type: ignore[misc]
+        sample, engine = super().sample, self._keystone  # type: ignore[misc]
 
         _check_rows(context, len(noise))
 
         def original() -> Tensor:
             # The caller's own noise if nothing is to be chosen; else it is drawn again, where the self-check can replace it.
-            chunk: Tensor = sample(context, noise if session.untouched else torch.randn_like(noise))
+            chunk: Tensor = sample(context, noise if engine.untouched else torch.randn_like(noise))
             return chunk
 
-        return session.round(
-            original,
-            lambda noises, k: sample(tree_map(lambda value: widen(value, k), context), noises),
-            batch=noise.shape[0],
-            shape=noise.shape[1:],
-            device=noise.device,
-            dtype=noise.dtype,
-            stochastic=bool(getattr(self, "stochastic", False)),
+        return engine.run(
+            SampleRequest(
+                single=original,
+                wide=lambda noises, k: sample(tree_map(lambda value: widen(value, k), context), noises),
+                noise=NoiseSpec(batch=noise.shape[0], shape=noise.shape[1:], device=noise.device, dtype=noise.dtype),
+                stochastic=bool(getattr(self, "stochastic", False)),
+            )
         )
 
 
@@ -63,9 +64,9 @@ class EncodeSampleAdapter(Adapter):
     """
 
     name = "encode/sample"
-    shares = "everything that encode returns"
-    seam = EncodeSampleSeam
-    home = "anybody"
+    shared_context = "everything that encode returns"
+    override = EncodeSampleOverride
+    project = "any"
 
     def owns(self, policy: Any) -> bool:
         encode, sample = getattr(policy, "encode", None), getattr(policy, "sample", None)
@@ -82,7 +83,7 @@ class EncodeSampleAdapter(Adapter):
     def module(self, policy: Any) -> Any:
         return policy
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy, "encode")]
 
     def window(self, config: Any) -> Window | None:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.nn.modules import module as of_all_modules
 
-from keystone_robotics.sample.session import Session
-from keystone_robotics.sample.shadow import is_replaced
+from keystone_robotics.sample.engine import Engine
+from keystone_robotics.sample.proxies import is_replaced
 
 log = logging.getLogger("keystone")
 
@@ -127,18 +127,18 @@ class Bypass:
         return f"{where} was compiled" if getattr(module, "_compiled_call_impl", None) else ""
 
 
-def may_bypass(session: Session, bypass: Bypass, network: Any) -> bool:
+def may_bypass(engine: Engine, bypass: Bypass, network: Any) -> bool:
     """Whether the fast path is wanted and leaves nothing out that somebody put there. Says so when that changes."""
-    if session.untouched or not (session.paths.fast or session.compile):
+    if engine.untouched or not (engine.paths.fast or engine.compile):
         return False
-    obstacle = (bypass.compiled if session.compile else bypass).obstacle(network, session.bypassed)
-    if obstacle != session.paths.obstacle:
-        session.paths.obstacle = obstacle
+    obstacle = (bypass.compiled if engine.compile else bypass).obstacle(network, engine.bypassed)
+    if obstacle != engine.paths.obstacle:
+        engine.paths.obstacle = obstacle
         if obstacle:
             log.warning(
                 "KeyStone: while %s, which the fast path would pass by, candidates are drawn on the plain one%s",
                 obstacle,
-                ", uncompiled" if session.compile else "",
+                ", uncompiled" if engine.compile else "",
             )
         else:
             log.info(

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Seam
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.kit.rounds import sharing
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
 class Packed(NamedTuple):
@@ -76,35 +79,31 @@ def share_cache(cache: Any) -> Any:
     return shared
 
 
-class PackedSeam(Seam):
+class PackedOverride(SamplerOverride):
     """On ``policy.model``: the original sampler with noise of B * K rows, and a denoising step that packs or folds them."""
 
-    def _choose(
-        self, sample: Callable[..., Tensor], batch: int, device: torch.device, options: dict[str, Any]
-    ) -> Tensor:
+    def _run(self, sample: Callable[..., Tensor], batch: int, device: torch.device, options: dict[str, Any]) -> Tensor:
         """A round on ``sample(noise=..., **options)``; the options are those of real-time chunking, and `num_steps`."""
         shape = (self.config.chunk_size, self.config.max_action_dim)
 
-        def draw(noise: Tensor, k: int) -> Tensor:
-            return sample(noise=noise, **_widen_leftover(options, batch, k))
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            with sharing(shared):  # which `denoise_step` asks for
+                return sample(noise=noise, **_widen_leftover(options, batch, k))
 
-        def fast(noise: Tensor, k: int) -> Tensor:
-            with sharing():  # which `denoise_step` asks for
-                return draw(noise, k)
-
-        return self._keystone.round(
-            lambda: sample(**options),
-            draw,
-            fast=fast if self._may_share() else None,
-            batch=batch,
-            shape=shape,
-            device=device,
-            delay=options.get("inference_delay") or 0,
-            guided=options.get("prev_chunk_left_over") is not None,
+        chunk: Tensor = self._keystone.run(
+            SampleRequest(
+                single=lambda: sample(**options),
+                wide=draw,
+                shared=partial(draw, shared=True) if self._may_share() else None,
+                noise=NoiseSpec(batch=batch, shape=shape, device=device),
+                delay=options.get("inference_delay") or 0,
+                guided=options.get("prev_chunk_left_over") is not None,
+            )
         )
+        return chunk
 
     def _may_share(self) -> bool:
-        """Whether nobody put something of his own where the fast path passes by."""
+        """Whether nothing was put on the network that the fast path bypasses."""
         raise NotImplementedError
 
 
@@ -120,21 +119,21 @@ def _widen_leftover(options: dict[str, Any], batch: int, k: int) -> dict[str, An
 class PackedAdapter(Adapter):
     """What the adapters of the three families have in common."""
 
-    shares = "keys and values of the prefix (one copy, whatever K)"
+    shared_context = "keys and values of the prefix (one copy, whatever K)"
     compiles = True
 
     def module(self, policy: Any) -> Any:
         return policy.model
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model, "embed_prefix")]
 
-    def encoding(self, policy: Any) -> Sequence[Any]:
+    def encoder_modules(self, policy: Any) -> Sequence[Any]:
         """The vision-language model: past the prefix, its expert runs alone."""
         model = policy.model
         if hasattr(model, "vlm_with_expert"):
             return [model.vlm_with_expert.vlm]
         return [model.paligemma_with_expert.paligemma]
 
-    def steps(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def step_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model, "denoise_step")]

@@ -16,9 +16,9 @@ _prepared: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("ke
 
 
 @contextlib.contextmanager
-def sharing() -> Iterator[None]:
-    """A round on the fast path, within this block."""
-    token = _prepared.set([])
+def sharing(shared: bool = True) -> Iterator[None]:
+    """Within this block candidates are drawn on a context that they share, or not."""
+    token = _prepared.set([] if shared else None)
     try:
         yield
     finally:

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class DiffusionSeam(Seam):
+class DiffusionOverride(SamplerOverride):
     """On ``policy.diffusion``."""
 
     def conditional_sample(
@@ -26,14 +28,18 @@ class DiffusionSeam(Seam):
         if noise is not None:  # the caller's own noise: nothing to choose from
             return sample(batch_size, global_cond, generator, noise)
         assert global_cond is not None
-        return self._keystone.round(
-            lambda: sample(batch_size, global_cond, generator),
-            lambda noise, k: sample(batch_size * k, widen(global_cond, k), generator, noise),
-            batch=batch_size,
-            shape=(self.config.horizon, self.config.action_feature.shape[0]),
-            device=global_cond.device,
-            dtype=global_cond.dtype,
-            stochastic=self.config.noise_scheduler_type == "DDPM",
+        return self._keystone.run(
+            SampleRequest(
+                single=lambda: sample(batch_size, global_cond, generator),
+                wide=lambda noise, k: sample(batch_size * k, widen(global_cond, k), generator, noise),
+                noise=NoiseSpec(
+                    batch=batch_size,
+                    shape=(self.config.horizon, self.config.action_feature.shape[0]),
+                    device=global_cond.device,
+                    dtype=global_cond.dtype,
+                ),
+                stochastic=self.config.noise_scheduler_type == "DDPM",
+            )
         )
 
 
@@ -41,13 +47,13 @@ class DiffusionAdapter(Adapter):
     """Diffusion Policy (U-Net)."""
 
     name = "diffusion"
-    shares = "observation features (encoded once; a small vector, copied K times)"
-    seam = DiffusionSeam
+    shared_context = "observation features (encoded once; a small vector, copied K times)"
+    override = DiffusionOverride
 
     def module(self, policy: Any) -> Any:
         return policy.diffusion
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.diffusion, "_prepare_global_conditioning")]
 
     def window(self, config: Any) -> Window:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from keystone_robotics.sample.kit.bypass import Bypass
 from keystone_robotics.sample.kit.cross_attention import KeysValues, compact, cross_attend, split_heads
-from keystone_robotics.sample.shadow import own_class
+from keystone_robotics.sample.proxies import original_class
 
 #: Of the list of blocks. What attention projects with, its output included, is taken out of it and multiplied with.
 BYPASS = Bypass(called=frozenset({"norm1", "norm2", "ff"}))
@@ -54,13 +54,13 @@ def recognises(blocks: Sequence[Any]) -> bool:
 
 
 def _recognises_block(block: Any) -> bool:
-    if own_class(block).__name__ != "BasicTransformerBlock" or block.training:
+    if original_class(block).__name__ != "BasicTransformerBlock" or block.training:
         return False
     if not all(hasattr(block, part) for part in ("attn", "norm1", "norm2", "ff")):
         return False
     attention = block.attn
     return (
-        own_class(attention) is nn.MultiheadAttention
+        original_class(attention) is nn.MultiheadAttention
         and attention.in_proj_weight is not None  # queries, keys and values of one width, their weights in one matrix
         and attention.batch_first
         and attention.bias_k is None

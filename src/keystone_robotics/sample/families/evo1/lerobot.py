@@ -8,13 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Seam
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.families.evo1.denoiser import BYPASS, prepare, recognises, run_blocks
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class Evo1Seam(Seam):
+class Evo1Override(SamplerOverride):
     """On ``policy.model.action_head``."""
 
     def get_action(
@@ -35,10 +37,11 @@ class Evo1Seam(Seam):
         rtc = rtc_processor is not None and (inference_delay is not None or prev_chunk_left_over is not None)
 
         def original() -> Tensor:
-            return single(
+            flat: Tensor = single(
                 fused_tokens, state, embodiment_id, action_mask, context_mask,
                 inference_delay, prev_chunk_left_over, execution_horizon, rtc_processor,
-            ).view(batch, *chunk)  # fmt: skip
+            )  # fmt: skip
+            return flat
 
         def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             context, padding, embodiment = self._prepare_context(fused_tokens, state, embodiment_id, context_mask)
@@ -85,19 +88,24 @@ class Evo1Seam(Seam):
                     actions = actions + velocity(actions, time) / steps
             return actions * mask
 
-        chosen = self._keystone.round(
-            original,
-            draw,
-            fast=partial(draw, shared=True) if self._may_share() else None,
-            batch=batch,
-            shape=(self.horizon * self.per_action_dim,),
-            device=fused_tokens.device,
-            dtype=fused_tokens.dtype,
-            uniform=True,
-            delay=int(inference_delay or 0) if rtc else 0,
-            guided=rtc and prev_chunk_left_over is not None,
+        return self._keystone.run(
+            SampleRequest(
+                single=original,
+                chunk=lambda flat: flat.view(batch, *chunk),
+                restore=lambda chosen: chosen.reshape(batch, -1),
+                wide=draw,
+                shared=partial(draw, shared=True) if self._may_share() else None,
+                noise=NoiseSpec(
+                    batch=batch,
+                    shape=(self.horizon * self.per_action_dim,),
+                    device=fused_tokens.device,
+                    dtype=fused_tokens.dtype,
+                    uniform=True,
+                ),
+                delay=int(inference_delay or 0) if rtc else 0,
+                guided=rtc and prev_chunk_left_over is not None,
+            )
         )
-        return chosen.reshape(batch, -1)
 
     def _may_share(self) -> bool:
         blocks = self.transformer_blocks
@@ -108,8 +116,8 @@ class Evo1Adapter(Adapter):
     """EVO1."""
 
     name = "evo1"
-    shares = "vision-language and state tokens and their projections in cross-attention (one copy, whatever K)"
-    seam = Evo1Seam
+    shared_context = "vision-language and state tokens and their projections in cross-attention (one copy, whatever K)"
+    override = Evo1Override
 
     def module(self, policy: Any) -> Any:
         return policy.model.action_head
@@ -117,5 +125,5 @@ class Evo1Adapter(Adapter):
     def cost(self, policy: Any) -> Any:
         return self.module(policy).num_inference_timesteps
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy, "_compute_fused_tokens")]

@@ -23,7 +23,7 @@ from keystone_robotics.sample.kit.attention import Context, Kept, attend_to_both
 from keystone_robotics.sample.kit.bypass import Bypass
 from keystone_robotics.sample.kit.cross_attention import KeysValues, compact, cross_attend, split_heads
 from keystone_robotics.sample.kit.modulation import is_plain, modulate
-from keystone_robotics.sample.shadow import is_replaced, own_class
+from keystone_robotics.sample.proxies import is_replaced, original_class
 
 #: Of the mixture of both experts.
 BYPASS = Bypass(
@@ -140,19 +140,19 @@ def recognises(model: Any) -> bool:
     Whether it is in training mode does not matter: sampling, it is put into evaluation mode by its authors.
     """
     expert, mot = model.action_expert, model.mot
-    names = tuple(own_class(part).__name__ for part in (expert, mot))
+    names = tuple(original_class(part).__name__ for part in (expert, mot))
     if names != ("ActionDiT", "MoT") or is_replaced(model, "_predict_action_noise_with_cache"):
         return False
     return (
         _has(expert, "action_encoder", "text_embedding", "head", "pre_dit", "action_dim", "blocks")
         and dict(getattr(mot, "mixtures", {})).get("action") is expert
-        and all(own_class(layer).__name__ == "MoTLayer" for layer in getattr(mot, "layers", ()))
+        and all(original_class(layer).__name__ == "MoTLayer" for layer in getattr(mot, "layers", ()))
         and all(_recognises_block(block) for block in blocks_of(mot))
     )
 
 
 def _recognises_block(block: Any) -> bool:
-    if own_class(block).__name__ not in ("DiTBlock", "FastWAMAttentionBlock"):
+    if original_class(block).__name__ not in ("DiTBlock", "FastWAMAttentionBlock"):
         return False
     if not _has(block, "self_attn", "cross_attn", "norm1", "norm2", "norm3", "ffn", "modulation", "num_heads"):
         return False

@@ -7,17 +7,17 @@ from typing import Any
 
 from torch import Tensor
 
+from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.families.fastwam import denoiser
 from keystone_robotics.sample.families.groot.flow_head import call_network
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.lengths import lengths_vary
 from keystone_robotics.sample.kit.widen import widen
-from keystone_robotics.sample.session import Session
 
 #: Maps the actions (K, T, D) and the number of the step to their velocity.
 Network = Callable[[Tensor, int], Tensor]
 
-#: A denoising step to one that may be compiled, see `keystone_robotics.sample.session.Session.step`.
+#: A denoising step to one that may be compiled, see `Engine.compiled_step`.
 Compile = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 
 
@@ -67,10 +67,10 @@ def own_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, com
     return network
 
 
-def may_share(session: Session, model: Any) -> bool:
-    """Whether `shared_network` computes what the model does, and passes nothing by that somebody put on it."""
+def may_share(engine: Engine, model: Any) -> bool:
+    """Whether `shared_network` computes what the model does, and bypasses nothing that was put on it."""
     # In this order: compiled steps of a network that is not recognised must not pass hooks by either.
-    return may_bypass(session, denoiser.BYPASS, model.mot) and denoiser.recognises(model)
+    return may_bypass(engine, denoiser.BYPASS, model.mot) and denoiser.recognises(model)
 
 
 def shared_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, compiled: Compile) -> Network:

@@ -9,15 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Seam
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.families.fastwam.flow import denoise, may_share
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class FastWAMSeam(Seam):
+class FastWAMOverride(SamplerOverride):
     """On the policy, because its model takes one observation at a time and only the policy sees the batch.
 
     The model's own noise comes from ``config.inference_seed``, 42 unless changed: the same for every chunk and every row. With
-    KeyStone on it comes from the session instead.
+    KeyStone on it comes from the engine instead.
     """
 
     def predict_action_chunk(self, batch: dict[str, Any], **kwargs: Any) -> Tensor:
@@ -40,20 +42,24 @@ class FastWAMSeam(Seam):
                 given = _row(inputs, row)
                 step = _first_step(self.model, noise.shape[1], **given)
                 count, shift = given["num_inference_steps"], given["sigma_shift"]
-                candidates.append(denoise(self.model, noises, count, shift, step, self._keystone.step, shared))
+                candidates.append(denoise(self.model, noises, count, shift, step, self._keystone.compiled_step, shared))
             return torch.cat(candidates).to(batch_device(batch), torch.float32)
 
         def _row(inputs: dict[str, Any], row: int) -> dict[str, Any]:
             return inputs if rows == 1 else _slice_infer_kwargs(inputs, index=row, batch_size=rows)
 
-        return self._keystone.round(
-            lambda: single(batch, **kwargs),
-            draw,
-            fast=partial(draw, shared=True) if may_share(self._keystone, self.model) else None,
-            batch=rows,
-            shape=(inputs["action_horizon"], self.model.action_expert.action_dim),
-            device=self.model.device,
-            dtype=self.model.torch_dtype,
+        return self._keystone.run(
+            SampleRequest(
+                single=lambda: single(batch, **kwargs),
+                wide=draw,
+                shared=partial(draw, shared=True) if may_share(self._keystone, self.model) else None,
+                noise=NoiseSpec(
+                    batch=rows,
+                    shape=(inputs["action_horizon"], self.model.action_expert.action_dim),
+                    device=self.model.device,
+                    dtype=self.model.torch_dtype,
+                ),
+            )
         )
 
 
@@ -111,12 +117,12 @@ class FastWAMAdapter(Adapter):
     """FastWAM."""
 
     name = "fastwam"
-    shares = "the image's latents, the text and the video expert's key-value cache (one copy, whatever K)"
-    seam = FastWAMSeam
+    shared_context = "the image's latents, the text and the video expert's key-value cache (one copy, whatever K)"
+    override = FastWAMOverride
     compiles = True
 
     def module(self, policy: Any) -> Any:
         return policy
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model, "_encode_input_image_latents_tensor"), (policy.model.mot, "prefill_video_cache")]

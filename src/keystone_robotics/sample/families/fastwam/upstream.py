@@ -12,11 +12,17 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.families.fastwam.flow import denoise, may_share
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 #: Set while `infer_action` runs only up to its first denoising step, in this thread or task.
 _encoding: contextvars.ContextVar[bool] = contextvars.ContextVar("keystone_fast_wam_encoding", default=False)
+
+
+def _chunk(output: dict[str, Tensor]) -> Tensor:
+    return output["action"][None]
 
 
 class _Encoded(Exception):
@@ -27,7 +33,7 @@ class _Encoded(Exception):
         self.arguments = arguments
 
 
-class OwnFastWAMSeam(Seam):
+class OwnFastWAMOverride(SamplerOverride):
     """On the model.
 
     Both evaluations that come with Fast-WAM call it with a fixed seed: its noise is the same in every round, and K calls would
@@ -38,7 +44,7 @@ class OwnFastWAMSeam(Seam):
     def infer_action(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         infer = super().infer_action  # type: ignore[misc]
         if self._keystone.untouched:
-            return infer(*args, **kwargs)
+            return self._keystone.run_single(partial(infer, *args, **kwargs), _chunk)
         bound = inspect.signature(infer).bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
@@ -46,21 +52,32 @@ class OwnFastWAMSeam(Seam):
         def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             step = _first_step(infer, given)
             actions = denoise(
-                self, noise, given["num_inference_steps"], given["sigma_shift"], step, self._keystone.step, shared
+                self,
+                noise,
+                given["num_inference_steps"],
+                given["sigma_shift"],
+                step,
+                self._keystone.compiled_step,
+                shared,
             )
             return actions.float().cpu()  # where upstream returns them, so that they can be compared with its own
 
-        chunk = self._keystone.round(
-            lambda: infer(**given)["action"][None],
-            draw,
-            fast=partial(draw, shared=True) if may_share(self._keystone, self) else None,
-            batch=1,
-            shape=(given["action_horizon"], self.action_expert.action_dim),
-            device=self.device,
-            dtype=self.torch_dtype,
-            seed=given["seed"],
+        return self._keystone.run(
+            SampleRequest(
+                single=lambda: infer(**given),
+                chunk=_chunk,
+                restore=lambda chunk: {"action": chunk[0]},
+                wide=draw,
+                shared=partial(draw, shared=True) if may_share(self._keystone, self) else None,
+                noise=NoiseSpec(
+                    batch=1,
+                    shape=(given["action_horizon"], self.action_expert.action_dim),
+                    device=self.device,
+                    dtype=self.torch_dtype,
+                    seed=given["seed"],
+                ),
+            )
         )
-        return {"action": chunk[0]}
 
     def _predict_action_noise_with_cache(self, **arguments: Any) -> Tensor:
         if _encoding.get():
@@ -91,9 +108,9 @@ class OwnFastWAMAdapter(Adapter):
     """Fast-WAM in its own repository."""
 
     name = "fast-wam"
-    shares = "the image's latents, the text and the video expert's key-value cache (one copy, whatever K)"
-    home = "FastWAM"
-    seam = OwnFastWAMSeam
+    shared_context = "the image's latents, the text and the video expert's key-value cache (one copy, whatever K)"
+    project = "FastWAM"
+    override = OwnFastWAMOverride
     compiles = True
 
     def owns(self, policy: Any) -> bool:
@@ -103,7 +120,7 @@ class OwnFastWAMAdapter(Adapter):
     def module(self, policy: Any) -> Any:
         return _model(policy)
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         model = _model(policy)
         return [(model, "_encode_input_image_latents_tensor"), (model.mot, "prefill_video_cache")]
 

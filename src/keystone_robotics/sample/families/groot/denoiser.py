@@ -21,7 +21,7 @@ from torch.nn import functional
 from keystone_robotics.sample.kit.bypass import Bypass
 from keystone_robotics.sample.kit.cross_attention import KeysValues, compact, cross_attend, split_heads
 from keystone_robotics.sample.kit.modulation import is_plain, modulate
-from keystone_robotics.sample.shadow import own_class
+from keystone_robotics.sample.proxies import original_class
 
 #: What a block attends to.
 ITSELF, CONTEXT, TEXT, IMAGES = "itself", "context", "text", "images"
@@ -137,7 +137,7 @@ def looks_at(network: Any) -> list[str]:
 
 def recognises(network: Any) -> bool:
     """Whether `SharedDiT` computes what this network does. Another one runs as it is."""
-    if own_class(network).__name__ not in ("DiT", "AlternateVLDiT") or network.training:
+    if original_class(network).__name__ not in ("DiT", "AlternateVLDiT") or network.training:
         return False
     parts = ("timestep_encoder", "transformer_blocks", "norm_out", "proj_out_1", "proj_out_2", "config")
     return (
@@ -154,7 +154,7 @@ def _recognises_block(block: Any) -> bool:
     if not (hasattr(block.norm1, "linear") and is_plain(getattr(block.norm1, "norm", None))):
         return False  # another norm, which does not depend on the time
     # NVIDIA's copy runs its attention on the math backend where others fail: that is then its own affair.
-    forces_backend = getattr(sys.modules.get(own_class(block).__module__), "_should_force_math_sdpa", None)
+    forces_backend = getattr(sys.modules.get(original_class(block).__module__), "_should_force_math_sdpa", None)
     return recognises_attention(block.attn1) and not (forces_backend and forces_backend())
 
 

@@ -61,13 +61,13 @@ def step_times(head: Any) -> list[int]:
 
 
 def call_network(network: Callable[..., Tensor], **inputs: Any) -> Tensor:
-    """A transformer as it is; a function, so that it can be compiled (see `Session.step`)."""
+    """A transformer as it is; a function, so that it can be compiled (see `Engine.compiled_step`)."""
     return network(**inputs)
 
 
 def own_network(head: Any, context: Any, call: Callable[..., Tensor] = call_network, **options: Any) -> Network:
     """The head's transformer in its own code, on a context with a row for each candidate."""
-    run, times = head._keystone.step(call), step_times(head)
+    run, times = head._keystone.compiled_step(call), step_times(head)
 
     def network(tokens: Tensor, step: int) -> Tensor:
         time = torch.full(tokens.shape[:1], times[step], device=tokens.device)
@@ -77,7 +77,7 @@ def own_network(head: Any, context: Any, call: Callable[..., Tensor] = call_netw
 
 
 def may_share(head: Any) -> bool:
-    """Whether `shared_network` computes what the head's transformer does, and passes nothing by that somebody put on it."""
+    """Whether `shared_network` computes what the head's transformer does, and bypasses nothing that was put on it."""
     # In this order: compiled steps of a network that is not recognised must not pass hooks by either.
     return may_bypass(head._keystone, BYPASS, head.model) and recognises(head.model)
 
@@ -85,7 +85,7 @@ def may_share(head: Any) -> bool:
 def shared_network(head: Any, context: Tensor, mask: Tensor | None = None, image_mask: Tensor | None = None) -> Network:
     """The same on a context (B, L, E) that the candidates of a row share, where it `may_share`."""
     times = torch.tensor(step_times(head), device=context.device)
-    network = SharedDiT(head.model, context, times, mask, image_mask, run=head._keystone.step(run_blocks))
+    network = SharedDiT(head.model, context, times, mask, image_mask, run=head._keystone.compiled_step(run_blocks))
     if head._keystone.compile:
         lengths_vary(seen for seen in network.seen if seen is not None)
     return network

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.families.groot.flow_head import (
     denoise,
     may_share,
@@ -17,18 +18,20 @@ from keystone_robotics.sample.families.groot.flow_head import (
     shared_network,
     with_future_tokens,
 )
-from keystone_robotics.sample.families.groot.lerobot import GrootSeam
+from keystone_robotics.sample.families.groot.lerobot import GrootOverride
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class IsaacGroot15Seam(Seam):
+class IsaacGroot15Override(SamplerOverride):
     """On the action head of N1.5, which encodes and denoises in one method."""
 
     @torch.no_grad()
     def get_action(self, backbone_output: Any, action_input: Any) -> Any:
         own = super().get_action  # type: ignore[misc]
         if self._keystone.untouched:
-            return own(backbone_output, action_input)
+            return self._keystone.run_single(partial(own, backbone_output, action_input), itemgetter("action_pred"))
         features = backbone_output.backbone_features
 
         def fresh() -> Any:
@@ -43,16 +46,21 @@ class IsaacGroot15Seam(Seam):
             robots = embodiment if shared else widen(embodiment, k)
             return denoise(self, noise, network, with_future_tokens(self, state, len(noise)), (robots,))
 
-        chunk = self._keystone.round(
-            lambda: own(fresh(), action_input)["action_pred"],
-            draw,
-            fast=partial(draw, shared=True) if may_share(self) else None,
-            batch=features.shape[0],
-            shape=(self.config.action_horizon, self.config.action_dim),
-            device=features.device,
-            dtype=features.dtype,
+        return self._keystone.run(
+            SampleRequest(
+                single=lambda: own(fresh(), action_input),
+                chunk=itemgetter("action_pred"),
+                restore=lambda chunk: type(backbone_output)(data={"action_pred": chunk}),
+                wide=draw,
+                shared=partial(draw, shared=True) if may_share(self) else None,
+                noise=NoiseSpec(
+                    batch=features.shape[0],
+                    shape=(self.config.action_horizon, self.config.action_dim),
+                    device=features.device,
+                    dtype=features.dtype,
+                ),
+            )
         )
-        return type(backbone_output)(data={"action_pred": chunk})
 
 
 class IsaacGrootAdapter(Adapter):
@@ -62,12 +70,12 @@ class IsaacGrootAdapter(Adapter):
     """
 
     name = "isaac-groot"
-    shares = (
+    shared_context = (
         "vision-language tokens and their projections in cross-attention (one copy, whatever K), the state's tokens"
     )
-    home = "Isaac-GR00T"
+    project = "Isaac-GR00T"
     compiles = True
-    padded = (
+    padding_reason = (
         "chunks are padded to the widest robot and the longest horizon the model knows. A Gr00tPolicy knows what is real, "
         "its model and action head do not"
     )
@@ -86,11 +94,11 @@ class IsaacGrootAdapter(Adapter):
     def cost(self, policy: Any) -> Any:
         return self.module(policy).num_inference_timesteps
 
-    def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
+    def overrides(self, policy: Any) -> Sequence[tuple[Any, type[SamplerOverride]]]:
         head = self.module(policy)
-        return [(head, GrootSeam if hasattr(head, "get_action_with_features") else IsaacGroot15Seam)]
+        return [(head, GrootOverride if hasattr(head, "get_action_with_features") else IsaacGroot15Override)]
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(_head(policy), "process_backbone_output")]
 
     def config(self, policy: Any) -> Any:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.families.groot.flow_head import denoise, may_share, own_network, shared_network
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class GrootSeam(Seam):
+class GrootOverride(SamplerOverride):
     """On the action head of GR00T N1.6 and N1.7; only the latter is given ``action_input`` and ``options``."""
 
     @torch.no_grad()
@@ -36,8 +39,6 @@ class GrootSeam(Seam):
             backbone_output,
             *(() if action_input is None else (action_input, options)),
         )
-        if self._keystone.untouched:
-            return own()
         previous = None if action_input is None else action_input.get("action")
         image, visible = None, None
         if self.config.use_alternate_vl_dit:
@@ -53,19 +54,27 @@ class GrootSeam(Seam):
             embodiment = embodiment_id if shared else widen(embodiment_id, k)
             return denoise(self, actions, network, widen(state_features, k), (embodiment,), strength)
 
-        chunk = self._keystone.round(
-            lambda: own()["action_pred"],
-            draw,
-            fast=partial(draw, shared=True) if may_share(self) else None,
-            batch=backbone_features.shape[0],
-            shape=(self.config.action_horizon, self.action_dim),
-            device=backbone_features.device,
-            dtype=backbone_features.dtype,
-            delay=0 if previous is None or options is None else options["rtc_frozen_steps"],
-            guided=previous is not None,
+        def restore(chunk: Tensor) -> Any:
+            fields = {"action_pred": chunk, "backbone_features": backbone_features, "state_features": state_features}
+            return type(backbone_output)(data=fields)
+
+        return self._keystone.run(
+            SampleRequest(
+                single=own,
+                chunk=itemgetter("action_pred"),
+                restore=restore,
+                wide=draw,
+                shared=partial(draw, shared=True) if may_share(self) else None,
+                noise=NoiseSpec(
+                    batch=backbone_features.shape[0],
+                    shape=(self.config.action_horizon, self.action_dim),
+                    device=backbone_features.device,
+                    dtype=backbone_features.dtype,
+                ),
+                delay=0 if previous is None or options is None else options["rtc_frozen_steps"],
+                guided=previous is not None,
+            )
         )
-        fields = {"action_pred": chunk, "backbone_features": backbone_features, "state_features": state_features}
-        return type(backbone_output)(data=fields)
 
 
 def _held(noise: Tensor, previous: Tensor | None, options: Any) -> tuple[Tensor, Tensor | float]:
@@ -92,8 +101,8 @@ class GrootAdapter(Adapter):
     """GR00T N1.7."""
 
     name = "groot"
-    shares = "vision-language tokens and their projections in cross-attention (one copy, whatever K)"
-    seam = GrootSeam
+    shared_context = "vision-language tokens and their projections in cross-attention (one copy, whatever K)"
+    override = GrootOverride
     compiles = True
 
     def module(self, policy: Any) -> Any:
@@ -102,7 +111,7 @@ class GrootAdapter(Adapter):
     def cost(self, policy: Any) -> Any:
         return self.module(policy).num_inference_timesteps
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy._groot_model.backbone, "forward"), (policy._groot_model.action_head, "_encode_features")]
 
     def window(self, config: Any) -> Window:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.families.groot.denoiser import CONTEXT, looks_at, through_blocks
 from keystone_robotics.sample.families.groot.flow_head import (
     Network,
@@ -24,9 +24,11 @@ from keystone_robotics.sample.families.groot.flow_head import (
 from keystone_robotics.sample.families.groot.layerwise_denoiser import SharedLayers
 from keystone_robotics.sample.kit.lengths import lengths_vary
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class StarVLASeam(Seam):
+class StarVLAOverride(SamplerOverride):
     """On ``framework.action_model``. ``predict_action_realtime`` runs as it is, with one candidate."""
 
     @torch.no_grad()
@@ -34,7 +36,7 @@ class StarVLASeam(Seam):
         predict = super().predict_action  # type: ignore[misc]
         own = partial(predict, *args, **kwargs)
         if self._keystone.untouched:
-            return own()
+            return self._keystone.run_single(own)
         # The context is called vl_embs or vl_embs_list; older versions take no mask.
         context, *_ = given = inspect.signature(predict).bind(*args, **kwargs).arguments
         context, state, mask = given[context], given.get("state"), given.get("encoder_attention_mask")
@@ -49,14 +51,18 @@ class StarVLASeam(Seam):
         known = may_share(self) and (mask is None or mask.dtype == torch.bool)
         # Older heads run no more blocks than there are layers.
         complete = known and (isinstance(context, Tensor) or len(context) == len(self.model.transformer_blocks))
-        return self._keystone.round(
-            own,
-            draw,
-            fast=partial(draw, shared=True) if complete else None,
-            batch=first.shape[0],
-            shape=(self.action_horizon, self.action_dim),
-            device=first.device,
-            dtype=first.dtype,
+        return self._keystone.run(
+            SampleRequest(
+                single=own,
+                wide=draw,
+                shared=partial(draw, shared=True) if complete else None,
+                noise=NoiseSpec(
+                    batch=first.shape[0],
+                    shape=(self.action_horizon, self.action_dim),
+                    device=first.device,
+                    dtype=first.dtype,
+                ),
+            )
         )
 
     def _network(self, context: Any, mask: Tensor | None, k: int) -> Network:
@@ -75,7 +81,9 @@ class StarVLASeam(Seam):
             return shared_network(self, context, mask)
         looks = looks_at(self.model) if self._runs_layers_itself() else [CONTEXT] * len(context)
         times = torch.tensor(step_times(self), device=context[0].device)
-        network = SharedLayers(self.model, context, looks, times, mask, run=self._keystone.step(through_blocks))
+        network = SharedLayers(
+            self.model, context, looks, times, mask, run=self._keystone.compiled_step(through_blocks)
+        )
         if self._keystone.compile:
             lengths_vary(seen for seen in network.seen if seen is not None)
         return network
@@ -97,13 +105,13 @@ class StarVLAAdapter(Adapter):
     """StarVLA's GR00T and π heads (QwenGR00T, QwenPI and those built like them)."""
 
     name = "starvla"
-    shares = (
+    shared_context = (
         "vision-language tokens, of the last layer or of every layer, and their projections in cross-attention (one copy, "
         "whatever K)"
     )
-    home = "StarVLA"
+    project = "StarVLA"
     compiles = True
-    seam = StarVLASeam
+    override = StarVLAOverride
 
     def owns(self, policy: Any) -> bool:
         names = ("predict_action", "future_tokens", "action_encoder", "action_decoder", "num_inference_timesteps")

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Seam
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.kit.widen import widen
-from keystone_robotics.sample.shadow import is_replaced
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.proxies import is_replaced
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class MolmoAct2CrossAttentionSeam(Seam):
+class MolmoAct2CrossAttentionOverride(SamplerOverride):
     """On the attention of each block of the expert to the context: candidates are queries of one row, where the context has a
     row for each observation. Queries neither see each other nor have positions here, so nothing else changes.
     """
@@ -24,7 +26,7 @@ class MolmoAct2CrossAttentionSeam(Seam):
         return attended.view_as(x)
 
 
-class MolmoAct2Seam(Seam):
+class MolmoAct2Override(SamplerOverride):
     """On the backbone, ``policy._backbone()``."""
 
     @torch.no_grad()
@@ -40,18 +42,22 @@ class MolmoAct2Seam(Seam):
                 return graphs.run_action_flow(flow, steps, self._run_action_flow_loop)
             return self._run_action_flow_loop(flow, steps)
 
-        return self._keystone.round(
-            lambda: single(**inputs),
-            draw,
-            fast=partial(draw, shared=True) if _folds(self) else None,
-            batch=inputs["input_ids"].shape[0],
-            shape=(self._resolve_action_horizon(inputs.get("action_horizon")), self.config.max_action_dim),
-            device=weight.device,
-            dtype=weight.dtype,
+        return self._keystone.run(
+            SampleRequest(
+                single=lambda: single(**inputs),
+                wide=draw,
+                shared=partial(draw, shared=True) if _folds(self) else None,
+                noise=NoiseSpec(
+                    batch=inputs["input_ids"].shape[0],
+                    shape=(self._resolve_action_horizon(inputs.get("action_horizon")), self.config.max_action_dim),
+                    device=weight.device,
+                    dtype=weight.dtype,
+                ),
+            )
         )
 
 
-class MolmoAct2RTCSeam(Seam):
+class MolmoAct2RTCOverride(SamplerOverride):
     """On the policy, which has a loop of its own for real-time chunking."""
 
     def _generate_actions_from_inputs_with_rtc(
@@ -121,15 +127,19 @@ class MolmoAct2RTCSeam(Seam):
                 actions = _without_padding(backbone, actions - guided / steps, flow.action_dim_is_pad, masked)
             return actions
 
-        return self._keystone.round(
-            original,
-            draw,
-            fast=partial(draw, shared=True) if _folds(backbone) else None,
-            batch=batch,
-            shape=(self._generation_action_horizon(), int(backbone.config.max_action_dim)),
-            device=model_inputs["input_ids"].device,
-            delay=int(inference_delay or 0),
-            guided=prev_chunk_left_over is not None,
+        return self._keystone.run(
+            SampleRequest(
+                single=original,
+                wide=draw,
+                shared=partial(draw, shared=True) if _folds(backbone) else None,
+                noise=NoiseSpec(
+                    batch=batch,
+                    shape=(self._generation_action_horizon(), int(backbone.config.max_action_dim)),
+                    device=model_inputs["input_ids"].device,
+                ),
+                delay=int(inference_delay or 0),
+                guided=prev_chunk_left_over is not None,
+            )
         )
 
 
@@ -198,7 +208,7 @@ def _copies(value: Tensor | None, k: int) -> Tensor | None:
 def _folds(model: Any) -> bool:
     """Whether the candidates may be queries of one row in all of the expert's attention to the context."""
     return all(
-        isinstance(block.cross_attn, MolmoAct2CrossAttentionSeam) for block in model._require_action_expert().blocks
+        isinstance(block.cross_attn, MolmoAct2CrossAttentionOverride) for block in model._require_action_expert().blocks
     )
 
 
@@ -211,22 +221,24 @@ class MolmoAct2Adapter(Adapter):
     """MolmoAct2, in its continuous mode."""
 
     name = "molmoact2"
-    shares = "keys and values of the vision-language model, projected for the action expert (one copy, whatever K)"
-    seam = MolmoAct2Seam
+    shared_context = (
+        "keys and values of the vision-language model, projected for the action expert (one copy, whatever K)"
+    )
+    override = MolmoAct2Override
 
     def module(self, policy: Any) -> Any:
         return policy._backbone()
 
-    def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
+    def overrides(self, policy: Any) -> Sequence[tuple[Any, type[SamplerOverride]]]:
         # Where somebody put a function of his own in its place, that one runs, on a context with a row for each candidate.
         attentions = [block.cross_attn for block in policy._action_expert().blocks]
-        folding = [(one, MolmoAct2CrossAttentionSeam) for one in attentions if not is_replaced(one, "forward")]
-        return [(policy._backbone(), MolmoAct2Seam), (policy, MolmoAct2RTCSeam), *folding]
+        folding = [(one, MolmoAct2CrossAttentionOverride) for one in attentions if not is_replaced(one, "forward")]
+        return [(policy._backbone(), MolmoAct2Override), (policy, MolmoAct2RTCOverride), *folding]
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy._backbone(), "forward")]
 
-    def encoding(self, policy: Any) -> Sequence[Any]:
+    def encoder_modules(self, policy: Any) -> Sequence[Any]:
         """All but the action expert, which projects the context itself."""
         return [part for part in policy._backbone().children() if part is not policy._action_expert()]
 

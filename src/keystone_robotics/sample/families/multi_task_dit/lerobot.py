@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class MultiTaskDiTSeam(Seam):
+class MultiTaskDiTOverride(SamplerOverride):
     """On ``policy.objective``: flow matching (Euler or Runge-Kutta) or diffusion (DDPM or DDIM)."""
 
     def conditional_sample(self, model: Any, batch_size: int, conditioning_vec: Tensor) -> Tensor:
@@ -24,14 +26,15 @@ class MultiTaskDiTSeam(Seam):
             integrate = self._denoise if diffuses else self._flow
             return integrate(model, noise, widen(conditioning_vec, k))
 
-        return self._keystone.round(
-            lambda: single(model, batch_size, conditioning_vec),
-            draw,
-            batch=batch_size,
-            shape=(self.horizon, self.action_dim),
-            device=weight.device,
-            dtype=weight.dtype,
-            stochastic=diffuses and self.config.noise_scheduler_type == "DDPM",
+        return self._keystone.run(
+            SampleRequest(
+                single=lambda: single(model, batch_size, conditioning_vec),
+                wide=draw,
+                noise=NoiseSpec(
+                    batch=batch_size, shape=(self.horizon, self.action_dim), device=weight.device, dtype=weight.dtype
+                ),
+                stochastic=diffuses and self.config.noise_scheduler_type == "DDPM",
+            )
         )
 
     def _flow(self, model: Any, noise: Tensor, conditioning: Tensor) -> Tensor:
@@ -53,13 +56,13 @@ class MultiTaskDiTAdapter(Adapter):
     """Multi-task DiT."""
 
     name = "multi_task_dit"
-    shares = "the observation vector (encoded once; small, copied K times)"
-    seam = MultiTaskDiTSeam
+    shared_context = "the observation vector (encoded once; small, copied K times)"
+    override = MultiTaskDiTOverride
 
     def module(self, policy: Any) -> Any:
         return policy.objective
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.observation_encoder, "encode")]
 
     def window(self, config: Any) -> Window:

@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from keystone_robotics.sample.families.pi.step import PiStep
-from keystone_robotics.sample.kit.packing import PackedAdapter, PackedSeam, share_cache
+from keystone_robotics.sample.kit.packing import PackedAdapter, PackedOverride, share_cache
 from keystone_robotics.sample.kit.widen import widen
 
 
-class PiSeam(PiStep, PackedSeam):
+class PiOverride(PiStep, PackedOverride):
     """The step that π0 and π0.5 share."""
 
     def _added_to_scores(self, mask: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ class PiSeam(PiStep, PackedSeam):
         return share_cache(cache)
 
 
-class Pi0Seam(PiSeam):
+class Pi0Override(PiOverride):
     """On ``policy.model``."""
 
     def sample_actions(
@@ -40,9 +40,9 @@ class Pi0Seam(PiSeam):
     ) -> Tensor:
         sample = partial(super().sample_actions, images, img_masks, lang_tokens, lang_masks, state)  # type: ignore[misc]
         options = {"num_steps": num_steps, **kwargs}
-        if noise is not None:  # the caller's own noise: nothing to choose from
+        if noise is not None:  # the caller's own noise: nothing to select from
             return sample(noise=noise, **options)
-        return self._choose(sample, state.shape[0], state.device, options)
+        return self._run(sample, state.shape[0], state.device, options)
 
     def denoise_step(
         self, state: Tensor, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor
@@ -54,7 +54,7 @@ class Pi0Seam(PiSeam):
         return self._velocity(suffix, prefix_pad_masks, past_key_values, x_t.shape[1])
 
 
-class Pi05Seam(PiSeam):
+class Pi05Override(PiOverride):
     """On ``policy.model``."""
 
     def sample_actions(
@@ -71,7 +71,7 @@ class Pi05Seam(PiSeam):
         options = {"num_steps": num_steps, **kwargs}
         if noise is not None:
             return sample(noise=noise, **options)
-        return self._choose(sample, tokens.shape[0], tokens.device, options)
+        return self._run(sample, tokens.shape[0], tokens.device, options)
 
     def denoise_step(self, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor) -> Tensor:
         if x_t.shape[0] == prefix_pad_masks.shape[0]:
@@ -83,11 +83,11 @@ class Pi0Adapter(PackedAdapter):
     """π0."""
 
     name = "pi0"
-    seam = Pi0Seam
+    override = Pi0Override
 
 
 class Pi05Adapter(PackedAdapter):
     """π0.5."""
 
     name = "pi05"
-    seam = Pi05Seam
+    override = Pi05Override

@@ -4,50 +4,53 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Seam
 from keystone_robotics.sample.families.pi.openpi_policy import OpenPiFamily, is_policy
 from keystone_robotics.sample.families.pi.step import PiStep
-from keystone_robotics.sample.hook import Hook
 from keystone_robotics.sample.kit.rounds import sharing
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import Hook, SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
 def _sample(
     model: Any, own: Callable[..., Tensor], device: Any, observation: Any, noise: Tensor | None = None, **options: Any
 ) -> Tensor:
     """A round on ``own(device, observation, noise=..., num_steps=...)``, which may be compiled."""
-    session = model._keystone
-    if noise is not None or session.untouched:  # the caller's own noise: nothing to choose from
+    engine = model._keystone
+    if noise is not None:  # the caller's own noise: nothing to select from
         return own(device, observation, noise=noise, **options)
-
+    if engine.untouched:
+        return engine.run_single(lambda: own(device, observation, noise=None, **options))
     compiled = not inspect.ismethod(own)
 
-    def draw(noise: Tensor, k: int) -> Tensor:
-        candidates = own(device, observation, noise=noise, **options)
+    def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+        with sharing(shared):  # which `denoise_step` asks for
+            candidates = own(device, observation, noise=noise, **options)
         # With CUDA graphs the result lives in memory that the next call writes to.
         return candidates.clone() if compiled else candidates
 
-    def fast(noise: Tensor, k: int) -> Tensor:
-        with sharing():  # which `denoise_step` asks for
-            return draw(noise, k)
-
-    return session.round(
-        # The self-check replaces what is drawn inside, so the method must not be compiled.
-        lambda: vars(OpenPiSeam)["sample_actions"].from_class(model)(device, observation, **options),
-        draw,
-        # What is kept from step to step would be compiled into the sampler.
-        fast=None if compiled or not model._may_share() else fast,
-        batch=observation.state.shape[0],
-        shape=(model.config.action_horizon, model.config.action_dim),
-        device=device,
+    return engine.run(
+        SampleRequest(
+            # The self-check replaces what is drawn inside, so the method must not be compiled.
+            single=lambda: vars(OpenPiOverride)["sample_actions"].from_class(model)(device, observation, **options),
+            wide=draw,
+            # What is kept from step to step would be compiled into the sampler.
+            shared=None if compiled or not model._may_share() else partial(draw, shared=True),
+            noise=NoiseSpec(
+                batch=observation.state.shape[0],
+                shape=(model.config.action_horizon, model.config.action_dim),
+                device=device,
+            ),
+        )
     )
 
 
-class OpenPiSeam(PiStep):
+class OpenPiOverride(PiStep):
     """On the model: its own sampler with noise of B * K rows, and a denoising step that packs or folds them."""
 
     sample_actions = Hook(_sample)
@@ -68,7 +71,7 @@ class OpenPiSeam(PiStep):
         return cache  # as it is: openpi's attention appends only with use_cache
 
 
-class OpenPiPolicySeam(Seam):
+class OpenPiPolicyOverride(SamplerOverride):
     """On the `Policy`, which has bound its model's sampler before it could be hooked."""
 
     _sample_actions = Hook(lambda policy, own, *args, **kwargs: _sample(policy._model, own, *args, **kwargs))
@@ -78,7 +81,7 @@ class OpenPiAdapter(OpenPiFamily):
     """π0 and π0.5 in openpi's PyTorch code."""
 
     name = "openpi"
-    shares = "keys and values of the prefix (one copy, whatever K)"
+    shared_context = "keys and values of the prefix (one copy, whatever K)"
     pytorch = True
     compiles = True
 
@@ -91,15 +94,15 @@ class OpenPiAdapter(OpenPiFamily):
     def module(self, policy: Any) -> Any:
         return _model(policy)
 
-    def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
+    def overrides(self, policy: Any) -> Sequence[tuple[Any, type[SamplerOverride]]]:
         if is_policy(policy):
-            return [(policy._model, OpenPiSeam), (policy, OpenPiPolicySeam)]
-        return [(policy, OpenPiSeam)]
+            return [(policy._model, OpenPiOverride), (policy, OpenPiPolicyOverride)]
+        return [(policy, OpenPiOverride)]
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [] if _compiled(policy) else [(_model(policy), "embed_prefix")]
 
-    def steps(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def step_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [] if _compiled(policy) else [(_model(policy), "denoise_step")]
 
 

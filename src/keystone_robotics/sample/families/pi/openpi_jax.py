@@ -6,35 +6,36 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Seam
 from keystone_robotics.sample.families.pi.openpi_policy import OpenPiFamily, is_policy
-from keystone_robotics.sample.hook import Hook
+from keystone_robotics.sample.override import Hook, SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
 def _sample(
     policy: Any, own: Callable[..., Any], rng: Any, observation: Any, *, noise: Any = None, **options: Any
 ) -> Any:
     """A round on ``own(rng, observation, noise=..., num_steps=...)``; JAX arrays in and out."""
-    session = policy._keystone
+    engine = policy._keystone
     if noise is not None:  # the caller's own noise: nothing to choose from
         return own(rng, observation, noise=noise, **options)
-    if session.untouched:
-        return own(rng, observation, **options)
+    if engine.untouched:
+        return engine.run_single(partial(own, rng, observation, **options), _to_torch)
     jax = sys.modules["jax"]
     batch, shape = observation.state.shape[0], (policy._model.action_horizon, policy._model.action_dim)
 
     def with_noise(noise: Any) -> Any:
         return own(rng, observation, noise=noise, **options)
 
-    def single() -> Tensor:
+    def single() -> Any:
         # The noise is drawn through torch, where the self-check can put its own.
-        return _to_torch(with_noise(jax.numpy.asarray(torch.randn(batch, *shape).numpy())))
+        return with_noise(jax.numpy.asarray(torch.randn(batch, *shape).numpy()))
 
     def draw(noise: Tensor, k: int) -> Tensor:
         # Of a jitted function, vmap makes another jitted one, and both remember what they compiled: once per K. What does
@@ -45,18 +46,19 @@ def _sample(
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            raise torch.cuda.OutOfMemoryError(str(error)) from error  # which the session knows how to answer
+            raise torch.cuda.OutOfMemoryError(str(error)) from error  # which the engine knows how to answer
         return candidates.transpose(0, 1).flatten(0, 1)
 
-    chunk = session.round(
-        single,
-        draw,
-        batch=batch,
-        shape=shape,
-        device="cpu",
-        precision=None if session.checked else _precision(with_noise, (batch, *shape)),
+    return engine.run(
+        SampleRequest(
+            single=single,
+            chunk=_to_torch,
+            restore=lambda chunk: jax.numpy.asarray(chunk.numpy()),
+            wide=draw,
+            noise=NoiseSpec(batch=batch, shape=shape, device="cpu"),
+            precision=None if engine.verified else _precision(with_noise, (batch, *shape)),
+        )
     )
-    return jax.numpy.asarray(chunk.numpy())
 
 
 def _to_torch(array: Any) -> Tensor:
@@ -90,7 +92,7 @@ def _device() -> Any:
     return sys.modules["jax"].devices()[0]
 
 
-class OpenPiJaxSeam(Seam):
+class OpenPiJaxOverride(SamplerOverride):
     """On the `Policy`, which holds the jitted sampler of its model."""
 
     _sample_actions = Hook(_sample)
@@ -100,8 +102,10 @@ class OpenPiJaxAdapter(OpenPiFamily):
     """π0 and π0.5 in openpi's JAX code."""
 
     name = "openpi-jax"
-    shares = "everything that does not depend on the noise (jax.vmap); keys and values of the prefix are copied K times"
-    seam = OpenPiJaxSeam
+    shared_context = (
+        "everything that does not depend on the noise (jax.vmap); keys and values of the prefix are copied K times"
+    )
+    override = OpenPiJaxOverride
     pytorch = False
 
     def owns_model(self, model: Any) -> bool:
@@ -114,8 +118,8 @@ class OpenPiJaxAdapter(OpenPiFamily):
     def module(self, policy: Any) -> Any:
         return policy
 
-    def seams(self, policy: Any) -> Sequence[tuple[Any, type[Seam]]]:
-        return [(policy, OpenPiJaxSeam)]
+    def overrides(self, policy: Any) -> Sequence[tuple[Any, type[SamplerOverride]]]:
+        return [(policy, OpenPiJaxOverride)]
 
     def cost(self, policy: Any) -> Any:
         """Also the weights, which torch does not see, and the device, which is not torch's."""

@@ -29,8 +29,8 @@ class Chunk:
 class OpenPiFamily(Adapter):
     """Adapters for openpi's `Policy`, whatever holds it, and for its model."""
 
-    home = "openpi"
-    padded = (
+    project = "openpi"
+    padding_reason = (
         "openpi pads actions, and here are neither output transforms that cut them nor statistics of the actions to tell which "
         "dimensions are real (a bare model has none: attach to the Policy)"
     )

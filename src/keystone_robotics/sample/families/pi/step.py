@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Seam
 from keystone_robotics.sample.families.pi.denoiser import BYPASS, Shared, denoise, prepare
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.lengths import lengths_vary
 from keystone_robotics.sample.kit.packing import pack, visible_among
 from keystone_robotics.sample.kit.rounds import is_sharing, once_per_round
+from keystone_robotics.sample.override import SamplerOverride
 
 
-class PiStep(Seam):
+class PiStep(SamplerOverride):
     """On the model, which has a ``paligemma_with_expert`` and an ``action_out_proj``."""
 
     def _velocity(self, suffix: tuple[Any, ...], prefix_pad_masks: Tensor, past_key_values: Any, steps: int) -> Tensor:
@@ -29,9 +29,9 @@ class PiStep(Seam):
             shared = once_per_round(
                 lambda: self._prepare(prefix_pad_masks, past_key_values, visible_among(padding[:1], blocks[:1])[0])
             )
-            hidden = self._keystone.step(denoise)(shared, tokens, condition)
+            hidden = self._keystone.compiled_step(denoise)(shared, tokens, condition)
         else:
-            hidden = self._keystone.step(PiStep._packed)(
+            hidden = self._keystone.compiled_step(PiStep._packed)(
                 self, tokens, padding, blocks, condition, prefix_pad_masks, past_key_values
             )
         hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -steps:]
@@ -69,7 +69,7 @@ class PiStep(Seam):
         return hidden
 
     def _may_share(self) -> bool:
-        """Whether nobody put something of his own where the fast path passes by."""
+        """Whether nothing was put on the network that the fast path bypasses."""
         return may_bypass(self._keystone, BYPASS, self.paligemma_with_expert)
 
     def _added_to_scores(self, mask: Tensor) -> Tensor:

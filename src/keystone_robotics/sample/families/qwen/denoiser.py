@@ -11,7 +11,7 @@ from torch import Tensor
 from keystone_robotics.sample.kit.attention import Context, Kept
 from keystone_robotics.sample.kit.bypass import Bypass
 from keystone_robotics.sample.kit.decoder_layer import Suffix, attention_output
-from keystone_robotics.sample.shadow import own_class
+from keystone_robotics.sample.proxies import original_class
 
 #: Of the decoder, or of the model that holds it beside the vision tower.
 BYPASS = Bypass(
@@ -69,16 +69,16 @@ def denoise(shared: Shared, tokens: Tensor) -> Tensor:
 
 def recognises(decoder: Any) -> bool:
     """Whether `denoise` computes what this decoder does. Another one runs as it is."""
-    if own_class(decoder).__name__ not in ("Qwen2_5_VLTextModel", "Qwen2_5_VLMoEModel") or decoder.training:
+    if original_class(decoder).__name__ not in ("Qwen2_5_VLTextModel", "Qwen2_5_VLMoEModel") or decoder.training:
         return False
     return all(_recognises_layer(layer) for layer in decoder.layers)
 
 
 def _recognises_layer(layer: Any) -> bool:
-    if own_class(layer).__name__ not in ("Qwen2_5_VLDecoderLayer", "Qwen2_5_VLDecoderLayer_with_MoE"):
+    if original_class(layer).__name__ not in ("Qwen2_5_VLDecoderLayer", "Qwen2_5_VLDecoderLayer_with_MoE"):
         return False
     attention = layer.self_attn
-    return own_class(attention).__name__ == "Qwen2_5_VLAttention" and attention.sliding_window is None
+    return original_class(attention).__name__ == "Qwen2_5_VLAttention" and attention.sliding_window is None
 
 
 def _norm(norm: Any, hidden: Tensor) -> Tensor:

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.sample.adapter import Adapter, Seam
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.families.qwen.denoiser import BYPASS, denoise, prepare, recognises
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class EO1Seam(Seam):
+class EO1Override(SamplerOverride):
     """On ``policy.model``."""
 
     @torch.no_grad()
@@ -102,14 +104,18 @@ class EO1Seam(Seam):
             and may_bypass(self._keystone, BYPASS, backbone)
             and bool((attention_mask.to(input_ids.device).bool() | ~is_action).all())
         )
-        return self._keystone.round(
-            original,
-            draw,
-            fast=partial(draw, shared=True) if known else None,
-            batch=input_ids.shape[0],
-            shape=(self.config.chunk_size, self.config.max_action_dim),
-            device=weight.device,
-            dtype=weight.dtype,
+        return self._keystone.run(
+            SampleRequest(
+                single=original,
+                wide=draw,
+                shared=partial(draw, shared=True) if known else None,
+                noise=NoiseSpec(
+                    batch=input_ids.shape[0],
+                    shape=(self.config.chunk_size, self.config.max_action_dim),
+                    device=weight.device,
+                    dtype=weight.dtype,
+                ),
+            )
         )
 
 
@@ -127,11 +133,11 @@ class EO1Adapter(Adapter):
     """EO1."""
 
     name = "eo1"
-    shares = "key-value cache of the prompt: images, text, state (one copy, whatever K)"
-    seam = EO1Seam
+    shared_context = "key-value cache of the prompt: images, text, state (one copy, whatever K)"
+    override = EO1Override
 
     def module(self, policy: Any) -> Any:
         return policy.model
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model, "embed_prefix"), (policy.model.vlm_backbone.model.visual, "forward")]

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.sample.adapter import Adapter, Seam
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.families.qwen.denoiser import ACTION, BYPASS, denoise, prepare, recognises
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.widen import widen
-from keystone_robotics.sample.noise import GivenNoise
+from keystone_robotics.sample.noise import FixedNoise
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class WallXSeam(Seam):
+class WallXOverride(SamplerOverride):
     """On ``policy.model``.
 
     Text is causal and the action tokens, which see each other, come last: the prompt cannot see them, so its keys and values
@@ -29,8 +32,11 @@ class WallXSeam(Seam):
     @torch.no_grad()
     def predict(self, predict_mode: str, **inputs: Any) -> dict[str, Any]:
         single = super().predict  # type: ignore[misc]
-        if predict_mode != "diffusion" or self._keystone.untouched:
+        if predict_mode != "diffusion":
             return single(predict_mode, **inputs)
+        own = partial(single, predict_mode, **inputs)
+        if self._keystone.untouched:
+            return self._keystone.run_single(own, itemgetter("predict_action"))
         if inputs.get("pixel_values_videos") is not None or inputs.get("inputs_embeds") is not None:
             raise KeystoneError(
                 "KeyStone knows Wall-X with image inputs only, not with videos or ready-made embeddings"
@@ -53,7 +59,7 @@ class WallXSeam(Seam):
             wide.update(inputs_embeds=widen(embeds, k), position_ids=positions.repeat_interleave(k, dim=1))
             dropped = ("pixel_values", "image_grid_thw", "proprioception", "agent_pos_mask", "action_chunk")
             kept = {name: value for name, value in inputs.items() if name not in dropped}
-            with torch.random.fork_rng([noise.device] if noise.is_cuda else []), GivenNoise(noise):
+            with torch.random.fork_rng([noise.device] if noise.is_cuda else []), FixedNoise(noise):
                 return single(predict_mode, **{**kept, **wide})["predict_action"]
 
         known = (
@@ -61,18 +67,23 @@ class WallXSeam(Seam):
             and may_bypass(self._keystone, BYPASS, self.model)
             and bool(plain_actions[:, -horizon:].all())
         )
-        chunk = self._keystone.round(
-            lambda: single(predict_mode, **inputs)["predict_action"],
-            draw,
-            fast=partial(draw, shared=True) if known else None,
-            batch=ids.shape[0],
-            shape=(horizon, inputs["action_dim"]),
-            device=ids.device,
+
+        def restore(chunk: Tensor) -> dict[str, Any]:
+            output = {"predict_action": chunk}
+            if inputs.get("action_chunk") is not None:
+                output["gt_action"] = inputs["action_chunk"].float()[:, :, inputs["dof_mask"][0, 0].bool()]
+            return output
+
+        return self._keystone.run(
+            SampleRequest(
+                single=own,
+                chunk=itemgetter("predict_action"),
+                restore=restore,
+                wide=draw,
+                shared=partial(draw, shared=True) if known else None,
+                noise=NoiseSpec(batch=ids.shape[0], shape=(horizon, inputs["action_dim"]), device=ids.device),
+            )
         )
-        output = {"predict_action": chunk}
-        if inputs.get("action_chunk") is not None:
-            output["gt_action"] = inputs["action_chunk"].float()[:, :, inputs["dof_mask"][0, 0].bool()]
-        return output
 
     def _embed(
         self,
@@ -157,13 +168,13 @@ class WallXAdapter(Adapter):
     """Wall-X, in its diffusion mode."""
 
     name = "wall_x"
-    shares = "key-value cache of the prompt: images, text, state (one copy, whatever K)"
-    seam = WallXSeam
+    shared_context = "key-value cache of the prompt: images, text, state (one copy, whatever K)"
+    override = WallXOverride
 
     def module(self, policy: Any) -> Any:
         return policy.model
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model.visual, "forward")]
 
     def refuse(self, policy: Any) -> str:

@@ -11,11 +11,11 @@ from torch import Tensor
 from keystone_robotics.sample.families.smolvla.denoiser import BYPASS, Shared, denoise, prepare
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.lengths import lengths_vary
-from keystone_robotics.sample.kit.packing import PackedAdapter, PackedSeam, pack, share_cache, visible_among
+from keystone_robotics.sample.kit.packing import PackedAdapter, PackedOverride, pack, share_cache, visible_among
 from keystone_robotics.sample.kit.rounds import is_sharing, once_per_round
 
 
-class SmolVLASeam(PackedSeam):
+class SmolVLAOverride(PackedOverride):
     """On ``policy.model``."""
 
     def sample_actions(
@@ -29,9 +29,9 @@ class SmolVLASeam(PackedSeam):
         **kwargs: Any,
     ) -> Tensor:
         sample = partial(super().sample_actions, images, img_masks, lang_tokens, lang_masks, state)  # type: ignore[misc]
-        if noise is not None:  # the caller's own noise: nothing to choose from
+        if noise is not None:  # the caller's own noise: nothing to select from
             return sample(noise=noise, **kwargs)
-        return self._choose(sample, state.shape[0], state.device, kwargs)
+        return self._run(sample, state.shape[0], state.device, kwargs)
 
     def denoise_step(self, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor) -> Tensor:
         if x_t.shape[0] == prefix_pad_masks.shape[0]:
@@ -42,9 +42,9 @@ class SmolVLASeam(PackedSeam):
             shared = once_per_round(
                 lambda: self._prepare(prefix_pad_masks, past_key_values, visible_among(padding[:1], blocks[:1])[0])
             )
-            hidden = self._keystone.step(denoise)(shared, tokens)
+            hidden = self._keystone.compiled_step(denoise)(shared, tokens)
         else:
-            hidden = self._keystone.step(SmolVLASeam._packed)(
+            hidden = self._keystone.compiled_step(SmolVLAOverride._packed)(
                 self, tokens, padding, blocks, prefix_pad_masks, past_key_values
             )
         hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -self.config.chunk_size :]
@@ -79,4 +79,4 @@ class SmolVLAAdapter(PackedAdapter):
     """SmolVLA."""
 
     name = "smolvla"
-    seam = SmolVLASeam
+    override = SmolVLAOverride

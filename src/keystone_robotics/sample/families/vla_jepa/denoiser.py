@@ -8,7 +8,7 @@ from typing import Any
 from keystone_robotics.sample.families.groot.denoiser import recognises_attention
 from keystone_robotics.sample.kit.bypass import Bypass
 from keystone_robotics.sample.kit.modulation import is_plain
-from keystone_robotics.sample.shadow import own_class
+from keystone_robotics.sample.proxies import original_class
 
 #: Of the network.
 BYPASS = Bypass(
@@ -37,7 +37,11 @@ def renamed(network: Any) -> SimpleNamespace:
 def recognises(network: Any) -> bool:
     """Whether `dit.SharedDiT` computes what this network does. Another one runs as it is."""
     parts = ("timestep_encoder", "transformer_blocks", "norm_out", "proj_out_1", "proj_out_2")
-    if own_class(network).__name__ != "DiT" or network.training or not all(hasattr(network, part) for part in parts):
+    if (
+        original_class(network).__name__ != "DiT"
+        or network.training
+        or not all(hasattr(network, part) for part in parts)
+    ):
         return False
     return is_plain(network.norm_out) and all(
         _recognises_block(block, index % 2 == 0) for index, block in enumerate(network.transformer_blocks)
@@ -47,7 +51,7 @@ def recognises(network: Any) -> bool:
 def _recognises_block(block: Any, crosses: bool) -> bool:
     if not all(hasattr(block, part) for part in ("norm1", "attn1", "norm2", "ff", "is_cross_attention")):
         return False
-    names = tuple(own_class(part).__name__ for part in (block, block.norm1))
+    names = tuple(original_class(part).__name__ for part in (block, block.norm1))
     return (
         names == ("BasicTransformerBlock", "AdaLayerNorm")
         and block.is_cross_attention == crosses

@@ -9,14 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Seam
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.families.groot.denoiser import SharedDiT
 from keystone_robotics.sample.families.vla_jepa.denoiser import BYPASS, recognises, renamed
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class VLAJEPASeam(Seam):
+class VLAJEPAOverride(SamplerOverride):
     """On ``policy.model.action_model``."""
 
     @torch.no_grad()
@@ -42,14 +44,18 @@ class VLAJEPASeam(Seam):
             return actions
 
         known = recognises(self.model) and may_bypass(self._keystone, BYPASS, self.model)
-        return self._keystone.round(
-            lambda: single(conditioning_tokens, state),
-            draw,
-            fast=partial(draw, shared=True) if known else None,
-            batch=conditioning_tokens.shape[0],
-            shape=(horizon, settings.action_dim),
-            device=conditioning_tokens.device,
-            dtype=conditioning_tokens.dtype,
+        return self._keystone.run(
+            SampleRequest(
+                single=lambda: single(conditioning_tokens, state),
+                wide=draw,
+                shared=partial(draw, shared=True) if known else None,
+                noise=NoiseSpec(
+                    batch=conditioning_tokens.shape[0],
+                    shape=(horizon, settings.action_dim),
+                    device=conditioning_tokens.device,
+                    dtype=conditioning_tokens.dtype,
+                ),
+            )
         )
 
 
@@ -57,8 +63,8 @@ class VLAJEPAAdapter(Adapter):
     """VLA-JEPA."""
 
     name = "vla_jepa"
-    shares = "embodied action tokens and their projections in cross-attention (one copy, whatever K)"
-    seam = VLAJEPASeam
+    shared_context = "embodied action tokens and their projections in cross-attention (one copy, whatever K)"
+    override = VLAJEPAOverride
 
     def module(self, policy: Any) -> Any:
         return policy.model.action_model
@@ -66,5 +72,5 @@ class VLAJEPAAdapter(Adapter):
     def cost(self, policy: Any) -> Any:
         return self.module(policy).num_inference_timesteps
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model, "_encode_qwen")]

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class XVLASeam(Seam):
+class XVLAOverride(SamplerOverride):
     """On ``policy.model``."""
 
     @torch.no_grad()
@@ -41,13 +43,17 @@ class XVLASeam(Seam):
             )
             return self.action_space.postprocess(action)
 
-        return self._keystone.round(
-            lambda: generate(input_ids, image_input, image_mask, domain_id, proprio, steps),
-            draw,
-            batch=input_ids.shape[0],
-            shape=(self.chunk_size, self.dim_action),
-            device=proprio.device,
-            dtype=dtype,
+        return self._keystone.run(
+            SampleRequest(
+                single=lambda: generate(input_ids, image_input, image_mask, domain_id, proprio, steps),
+                wide=draw,
+                noise=NoiseSpec(
+                    batch=input_ids.shape[0],
+                    shape=(self.chunk_size, self.dim_action),
+                    device=proprio.device,
+                    dtype=dtype,
+                ),
+            )
         )
 
 
@@ -69,13 +75,15 @@ class XVLAAdapter(Adapter):
     """X-VLA."""
 
     name = "xvla"
-    shares = "image and text features (encoded once, copied K times; every candidate runs them through every step)"
-    seam = XVLASeam
+    shared_context = (
+        "image and text features (encoded once, copied K times; every candidate runs them through every step)"
+    )
+    override = XVLAOverride
 
     def module(self, policy: Any) -> Any:
         return policy.model
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy.model, "forward_vlm")]
 
     def window(self, config: Any) -> Window:

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.families.xvla.lerobot import denoise
 from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
-class OwnXVLASeam(Seam):
+class OwnXVLAOverride(SamplerOverride):
     """On the model. Candidates are compared after the action space's ``postprocess``: before it, the gripper is a logit."""
 
     @torch.no_grad()
     def generate_actions(self, *args: Any, **kwargs: Any) -> Tensor:
         generate = super().generate_actions  # type: ignore[misc]
         if self._keystone.untouched:
-            return generate(*args, **kwargs)
+            return self._keystone.run_single(partial(generate, *args, **kwargs))
         bound = inspect.signature(generate).bind(*args, **kwargs)
         bound.apply_defaults()
         if len(bound.arguments) != 6:
@@ -40,13 +43,17 @@ class OwnXVLASeam(Seam):
             action = denoise(self, noise, max(1, int(steps)), state, domain_id=widen(domain, k), **context)
             return self._finish(action, state)
 
-        return self._keystone.round(
-            lambda: generate(*args, **kwargs),
-            draw,
-            batch=ids.shape[0],
-            shape=(self.num_actions, self.action_space.dim_action),
-            device=proprio.device,
-            dtype=proprio.dtype,
+        return self._keystone.run(
+            SampleRequest(
+                single=lambda: generate(*args, **kwargs),
+                wide=draw,
+                noise=NoiseSpec(
+                    batch=ids.shape[0],
+                    shape=(self.num_actions, self.action_space.dim_action),
+                    device=proprio.device,
+                    dtype=proprio.dtype,
+                ),
+            )
         )
 
     def _finish(self, action: Tensor, proprio: Tensor) -> Tensor:
@@ -58,10 +65,12 @@ class OwnXVLAAdapter(Adapter):
     """X-VLA in its own repository, and as checkpoints bring it along."""
 
     name = "x-vla"
-    shares = "image and text features (encoded once, copied K times; every candidate runs them through every step)"
-    home = "X-VLA"
-    seam = OwnXVLASeam
-    padded = (
+    shared_context = (
+        "image and text features (encoded once, copied K times; every candidate runs them through every step)"
+    )
+    project = "X-VLA"
+    override = OwnXVLAOverride
+    padding_reason = (
         "chunks have room for two arms, and the model does not know how many the robot has (WidowX and Franka: dims=10, "
         "position, 6-d rotation and gripper of the first)"
     )
@@ -73,7 +82,7 @@ class OwnXVLAAdapter(Adapter):
     def module(self, policy: Any) -> Any:
         return policy
 
-    def encoders(self, policy: Any) -> Sequence[tuple[Any, str]]:
+    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         return [(policy, "forward_vlm")]
 
     def config(self, policy: Any) -> Any:

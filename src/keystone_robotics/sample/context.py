@@ -1,4 +1,4 @@
-"""In which circumstances a round is drawn, and how exact it can be."""
+"""The circumstances in which a round is sampled, and how exact it can be."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules.conv import _ConvNd
 
+from keystone_robotics.sample.request import SampleRequest
 
-class Situation(NamedTuple):
+
+class SamplingContext(NamedTuple):
     """What may change from round to round and leads a sampler through other code: a path is exact in one, not in all.
 
     Attributes:
-        several: more than one observation.
-        delayed: real-time chunking is on its way: part of the chunk is given.
+        batched: more than one observation.
+        delayed: real-time chunking: the first steps of the chunk are fixed.
         guided: the chunk is drawn towards a previous one.
-        noise: type of the initial noise.
-        products: type of matrix products, which autocast may change.
+        noise: dtype of the initial noise.
+        products: dtype of matrix products, which autocast may change.
         gradients: are recorded.
 
+    >>> request = SampleRequest(single=lambda: None, noise=NoiseSpec(batch=1, shape=(16, 7), device="cpu"))
     >>> with torch.autocast("cpu", torch.bfloat16):
-    ...     Situation.now(1, 0, False, torch.float32, "cpu").products
+    ...     SamplingContext.of(request).products
     torch.bfloat16
     """
 
-    several: bool
+    batched: bool
     delayed: bool
     guided: bool
     noise: torch.dtype
@@ -33,9 +36,13 @@ class Situation(NamedTuple):
     gradients: bool
 
     @classmethod
-    def now(cls, batch: int, delay: int, guided: bool, dtype: torch.dtype, device: torch.device | str) -> Situation:
-        """Of a round with ``batch`` observations, ``delay`` steps of real-time chunking, and noise of this type there."""
-        return cls(batch > 1, delay > 0, guided, dtype, _of_products(device), torch.is_grad_enabled())
+    def of(cls, request: SampleRequest) -> SamplingContext | None:
+        """None where the sampler is vectorised: there is one way to sample then."""
+        noise = request.noise
+        if noise is None:
+            return None
+        products, gradients = _product_dtype(noise.device), torch.is_grad_enabled()
+        return cls(noise.batch > 1, request.delay > 0, request.guided, noise.dtype, products, gradients)
 
 
 def coarsest_type(
@@ -44,7 +51,7 @@ def coarsest_type(
     device: torch.device | str,
     encoding: Iterable[Any] | None = None,
 ) -> torch.dtype:
-    """The coarsest type that takes part in the sampling: of the noise, of a weight of these modules, or of autocast.
+    """The coarsest dtype that takes part in the sampling: of the noise, of a weight of these modules, or of autocast.
 
     Args:
         sampling: the modules that are sampled with.
@@ -61,7 +68,7 @@ def coarsest_type(
     """
     left_out = set(_modules_in(encoding or ()))
     modules = [module for module in _modules_in(sampling) if module not in left_out]
-    types = {dtype, _of_products(device)}
+    types = {dtype, _product_dtype(device)}
     types |= {weight.dtype for module in modules for weight in module.parameters(recurse=False)}
     if torch.device(device).type == "cuda":
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -84,6 +91,6 @@ def _in_tf32(setting: Any, before: Any) -> bool:
     return bool(before.allow_tf32) if precision is None else precision == "tf32"
 
 
-def _of_products(device: torch.device | str) -> torch.dtype:
+def _product_dtype(device: torch.device | str) -> torch.dtype:
     one = torch.ones(1, 1, device=device)
     return (one @ one).dtype  # tells autocast's type in every version of torch

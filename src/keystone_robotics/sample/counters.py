@@ -1,0 +1,45 @@
+"""Counters since attaching."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from keystone_robotics.sample.event import RoundEvent
+
+
+@dataclass
+class Counters:
+    """Sums over all rounds in which one of several candidates, or one with given noise, was selected.
+
+    Attributes:
+        rounds: number of rounds.
+        chunks: chunks selected: one for each row of a round.
+        clustered: how many of them were selected from a cluster.
+        dropped: candidates dropped because they were not finite.
+        consensus: sum over chunks.
+        sampling_seconds: drawing candidates, with encoding inside the sampler.
+        selection_seconds: selecting.
+    """
+
+    rounds: int = 0
+    chunks: int = 0
+    clustered: int = 0
+    dropped: int = 0
+    consensus: float = 0.0
+    sampling_seconds: float = 0.0
+    selection_seconds: float = 0.0
+
+    def add(self, event: RoundEvent) -> None:
+        """Count a round."""
+        selection = event.selection
+        self.rounds += 1
+        self.chunks += len(selection.index)
+        self.clustered += int(selection.clustered.sum())
+        self.dropped += int(selection.dropped.sum())
+        self.consensus += float(selection.consensus.sum())
+        self.sampling_seconds += event.times.sample
+        self.selection_seconds += event.times.select
+
+    def as_dict(self) -> dict[str, float]:
+        """With the mean consensus of a chunk."""
+        return {**asdict(self), "consensus": self.consensus / max(self.chunks, 1)}

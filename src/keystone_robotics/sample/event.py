@@ -1,0 +1,98 @@
+"""What every listener gets after a round."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from keystone_robotics.select import Selection
+
+log = logging.getLogger("keystone")
+
+
+class RoundTimes(NamedTuple):
+    """Seconds of one round. On a GPU, encoding and sampling are measured on its own time line.
+
+    Attributes:
+        encode: in the methods that encode the context; where the adapter names the denoising step, all that the sampler did
+            before the first one.
+        sample: from there until the candidates were drawn.
+        select: until one was selected.
+        encode_inside: how much of the encoding was done by the sampler.
+        mixed: the sampler encodes, and its first step was not seen: what the encoders do not cover counts as sampling.
+    """
+
+    encode: float
+    sample: float
+    select: float
+    encode_inside: float = 0.0
+    mixed: bool = False
+
+
+@dataclass(frozen=True)
+class RoundEvent:
+    """One finished round.
+
+    Attributes:
+        number: of the round since attaching.
+        seeds: one per row; the noise of the round follows from them. Empty where the policy drew its own noise (K = 1).
+        candidates: (B, K, T, D) as the policy's sampler returned them (normalised, padded).
+        selection: batched over the B rows.
+        path: on which they were drawn: "fast", "plain", or "own" where the policy's own code ran untouched (K = 1).
+        k: candidates per row; fewer than asked for where memory was too small.
+        times: of encoding, sampling and selecting.
+    """
+
+    number: int
+    seeds: tuple[int, ...]
+    candidates: Tensor
+    selection: Selection
+    path: str
+    k: int
+    times: RoundTimes
+
+
+Listener = Callable[[RoundEvent], object]
+
+
+class Listeners:
+    """Any number of listeners. One that raises is logged once and removed: it never costs a round."""
+
+    def __init__(self, listeners: tuple[Listener, ...] = ()) -> None:
+        self._listeners: list[tuple[object, Listener]] = [(object(), one) for one in listeners]
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._listeners)
+
+    def __deepcopy__(self, memo: object) -> Listeners:
+        return Listeners(tuple(listener for _, listener in self._listeners))  # a copied policy reports to the same ones
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Add a listener; returns the function that removes this one."""
+        if not callable(listener):
+            raise TypeError(f"listener {listener!r}: expected a function that takes a RoundEvent")
+        entry = (object(), listener)
+        with self._lock:
+            self._listeners.append(entry)
+
+        return lambda: self._remove(entry)
+
+    def _remove(self, entry: tuple[object, Listener]) -> None:
+        with self._lock:
+            if entry in self._listeners:
+                self._listeners.remove(entry)
+
+    def emit(self, event: RoundEvent) -> None:
+        """Tell all of them, in the order in which they subscribed."""
+        for entry in list(self._listeners):
+            try:
+                entry[1](event)
+            except Exception:  # noqa: PERF203 (one listener must not end the others)
+                log.exception("KeyStone: listener %r failed in round %d and was removed", entry[1], event.number)
+                self._remove(entry)

@@ -1,0 +1,211 @@
+"""How methods of a live object are overridden, and given back: its class becomes a subclass of its own."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.sample.proxies import proxy_class
+
+if TYPE_CHECKING:
+    from keystone_robotics.sample.engine import Engine
+
+log = logging.getLogger("keystone")
+
+#: Attributes through which servers and wrappers hold the policy, and policies hold their model.
+_INNER = (
+    "_policy", "policy", "_framework", "_model", "model", "inner", "module", "_orig_mod", "action_head", "action_model",
+)  # fmt: skip
+
+
+class SamplerOverride:
+    """Base of the classes whose methods override those of a module; `put_on` gives the module the engine as ``_keystone``."""
+
+    _keystone: Engine
+
+    if TYPE_CHECKING:  # whatever the module has: the override stands in front of its class
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class Hook:
+    """Overrides a method although the object has one among its own attributes: compiled, jitted, or bound beforehand.
+
+    As a class attribute of an override. Python asks a descriptor that can be assigned to before it asks the object, so the
+    object's own sampler stays where it is, untouched, and is back when the override comes off.
+
+    Args:
+        method: called as ``method(object, own, *args, **kwargs)``, ``own`` being the object's own sampler.
+
+    >>> class Model:
+    ...     pass
+    >>> model = Model()
+    >>> model.sample = lambda noise: noise
+    >>> model.__class__ = type("Hooked", (Model,), {"sample": Hook(lambda model, own, noise: -own(noise))})
+    >>> model.sample(1)
+    -1
+    >>> model.__class__ = Model
+    >>> model.sample(1)
+    1
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def __set_name__(self, holder: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, kind: type | None = None) -> Any:
+        if instance is None:
+            return self
+        own = vars(instance).get(self._name)
+        return functools.partial(self._method, instance, self.from_class(instance) if own is None else own)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        vars(instance)[self._name] = value
+
+    def __delete__(self, instance: Any) -> None:
+        if self._name not in vars(instance):
+            raise AttributeError(self._name)
+        del vars(instance)[self._name]
+
+    def from_class(self, instance: Any) -> Any:
+        """The sampler as the object's own class has it: neither compiled nor bound to anything else."""
+        kind = type(instance)
+        holders = [base for base in kind.__mro__ if self._name in vars(base)]
+        place = next(place for place, base in enumerate(holders) if vars(base)[self._name] is self)
+        if place + 1 == len(holders):
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {self._name!r}")
+        return vars(holders[place + 1])[self._name].__get__(instance, kind)
+
+
+def put_on(module: Any, override: type[SamplerOverride], engine: Engine) -> None:
+    """Make the module an instance of a subclass of its own class with the override's methods on top."""
+    hidden = sorted(
+        name
+        for name, value in vars(override).items()
+        if name in vars(module) and not name.startswith("__") and not isinstance(value, Hook)
+    )
+    if hidden:
+        raise KeystoneError(
+            f"{type(module).__name__}.{hidden[0]} was replaced on the object itself (by torch.compile, say), which hides every "
+            "method of the class: build the policy without that (compile_model=False), and let keystone.attach(policy, "
+            "compile=True) compile its denoising step"
+        )
+    original = type(module)
+    try:
+        module.__class__ = combined = _combined(override, original)
+    except TypeError as error:
+        raise KeystoneError(f"the class of a {original.__name__} cannot be changed: {error}") from error
+    vars(module)["_keystone"] = engine
+    engine.overridden.append((module, original, combined))
+
+
+def take_off(engine: Engine) -> None:
+    """Give every module its own class back, the last first; leaves nothing behind."""
+    for module, _, combined in engine.overridden:
+        if not issubclass(type(module), combined):
+            raise KeystoneError(
+                f"something changed the class of a {combined.__name__} after KeyStone was attached: undo that, then detach"
+            )
+    for module, original, _ in reversed(engine.overridden):
+        module.__class__ = original
+        vars(module).pop("_keystone", None)
+    engine.overridden.clear()
+    vars(engine.owner).pop("_keystone", None)
+
+
+def watch_methods(engine: Engine) -> None:
+    """Time and count the encoders, and notice the first denoising step, where the adapter names them."""
+    adapter, owner = engine.adapter, engine.owner
+    for part, name in adapter.encoder_methods(owner):
+        _try_to_watch(part, _hooked_encoder(name) if name in vars(part) else _watched_encoder(name), engine)
+    for part, name in adapter.step_methods(owner):
+        if name not in vars(part):
+            _try_to_watch(part, _watched_step(name), engine)
+
+
+def _try_to_watch(part: Any, override: type[SamplerOverride], engine: Engine) -> None:
+    if vars(part).get("_keystone") not in (None, engine):
+        return  # an encoder that another attached policy uses too
+    try:
+        put_on(part, override, engine)
+    except KeystoneError as error:
+        log.debug("KeyStone: %s of a %s is not watched: %s", override.__name__, type(part).__name__, error)
+
+
+@functools.cache
+def _hooked_encoder(name: str) -> type[SamplerOverride]:
+    """For an encoder that was replaced on the object: an engine, a compiled function."""
+
+    def encode(part: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return part._keystone.timer.encode(name, own, args, kwargs)
+
+    return type("EncoderHook", (SamplerOverride,), {name: Hook(encode)})
+
+
+@functools.cache
+def _watched_encoder(name: str) -> type[SamplerOverride]:
+    def encode(self: Any, *args: Any, **kwargs: Any) -> Any:
+        method = getattr(super(override, self), name)
+        if torch.compiler.is_compiling():  # a clock would break the graph
+            return method(*args, **kwargs)
+        return self._keystone.timer.encode(name, method, args, kwargs)
+
+    encode.__name__ = name
+    override = type("EncoderOverride", (SamplerOverride,), {name: encode})
+    return override
+
+
+@functools.cache
+def _watched_step(name: str) -> type[SamplerOverride]:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            self._keystone.timer.step()
+        return getattr(super(override, self), name)(*args, **kwargs)
+
+    step.__name__ = name
+    override = type("StepOverride", (SamplerOverride,), {name: step})
+    return override
+
+
+def objects_inside(policy: Any) -> Iterator[Any]:
+    """The object, then what it holds, breadth first."""
+    queue, seen = [policy], set()
+    while queue:
+        current = queue.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        queue += [inner for name in _INNER if (inner := getattr(current, name, None)) is not None]
+
+
+def find_engine(policy: Any) -> Engine | None:
+    """The engine of an attached policy, or of one inside the object."""
+    for candidate in objects_inside(policy):
+        engine: Engine | None = getattr(candidate, "__dict__", {}).get("_keystone")
+        if engine is not None:
+            return engine
+    return None
+
+
+_classes: dict[tuple[type, type], type] = {}
+
+
+def _combined(override: type[SamplerOverride], original: type) -> type:
+    key = (override, original)
+    if key not in _classes:
+        own = {name: value for name, value in vars(override).items() if not name.startswith("__")}
+        # Hooks need no place of their own among the bases. A second base would change the memory layout of classes that
+        # descend from abc.ABC, and such objects keep their class.
+        hooks = bool(own) and all(isinstance(value, Hook) for value in own.values())
+        bases, names = ((original,), own) if hooks else ((override, original), {})
+        attributes = {"__module__": original.__module__, **names}
+        _classes[key] = proxy_class(original, f"KeyStone{original.__name__}", bases, attributes)
+    return _classes[key]

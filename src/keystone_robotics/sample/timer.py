@@ -1,0 +1,120 @@
+"""Where the time of a round goes, and how often its encoders are called."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from keystone_robotics.sample.event import RoundTimes
+
+
+class Mark(NamedTuple):
+    """A moment: on the host's clock and, where a GPU is in use, on its own time line."""
+
+    host: float
+    event: Any
+
+    @classmethod
+    def now(cls) -> Mark:
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return cls(time.perf_counter(), None)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return cls(time.perf_counter(), event)
+
+    def until(self, later: Mark, device: torch.device) -> float:
+        """Seconds from here to a later moment, on the time line of the device."""
+        if device.type == "cuda" and self.event is not None and later.event is not None:
+            later.event.synchronize()  # has passed: the candidates were waited for
+            return 1e-3 * float(self.event.elapsed_time(later.event))
+        return later.host - self.host
+
+
+class EncoderCall(NamedTuple):
+    """One call of an encoder, not those that it makes itself."""
+
+    name: str
+    begin: Mark
+    end: Mark
+
+
+class _Thread(threading.local):
+    """State of one thread: a policy may be called from several."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        # Encoders also run outside of rounds (training), and nobody collects those calls.
+        self.calls: deque[EncoderCall] = deque(maxlen=64)
+        self.counts: list[dict[str, int]] = []
+        self.begin: Mark | None = None
+        self.first_step: Mark | None = None
+
+
+class RoundTimer:
+    """Told by overrides of encoders and of the denoising step what happens; asked by the engine."""
+
+    def __init__(self) -> None:
+        self._thread = _Thread()
+
+    def __deepcopy__(self, memo: object) -> RoundTimer:
+        return RoundTimer()
+
+    def encode(self, name: str, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call an encoder, timed and counted."""
+        state = self._thread
+        for counts in state.counts:
+            counts[name] += 1
+        begin = None if state.depth else Mark.now()
+        state.depth += 1
+        try:
+            return method(*args, **kwargs)
+        finally:
+            state.depth -= 1
+            if begin is not None:
+                state.calls.append(EncoderCall(name, begin, Mark.now()))
+
+    def step(self) -> None:
+        """A denoising step begins."""
+        if self._thread.begin is not None and self._thread.first_step is None:
+            self._thread.first_step = Mark.now()
+
+    @contextlib.contextmanager
+    def count(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
+        """Calls of encoders within the block and in this thread, by name."""
+        counts = dict.fromkeys(names, 0)
+        self._thread.counts.append(counts)
+        try:
+            yield counts
+        finally:
+            # By identity: two counters may be equal.
+            self._thread.counts = [one for one in self._thread.counts if one is not counts]
+
+    def begin(self) -> None:
+        """Sampling begins, perhaps once more: only the last attempt of a round counts."""
+        state = self._thread
+        if state.begin is not None:
+            state.calls = deque((one for one in state.calls if one.end.host <= state.begin.host), maxlen=64)
+        state.begin, state.first_step = Mark.now(), None
+
+    def end(self, device: torch.device, sampled: Mark, select: float) -> RoundTimes:
+        """The round is over: candidates were there at ``sampled``, and selecting took so many seconds."""
+        state = self._thread
+        begin = state.begin or sampled
+        before = [call for call in state.calls if call.end.host <= begin.host]
+        encode = sum(call.begin.until(call.end, device) for call in before)
+        mixed = False
+        if state.first_step is not None:
+            inside = begin.until(state.first_step, device)
+        else:
+            within = [call for call in state.calls if begin.host < call.end.host <= sampled.host]
+            inside, mixed = sum(call.begin.until(call.end, device) for call in within), bool(within)
+        state.calls.clear()
+        state.begin = state.first_step = None
+        # Below zero where the self-check drew once more on another path.
+        return RoundTimes(encode + inside, max(0.0, begin.until(sampled, device) - inside), select, inside, mixed)
