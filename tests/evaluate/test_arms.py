@@ -8,7 +8,7 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.arms import Arm
 
 counts = st.integers(1, 64)
-shared_context = st.floats(0.01, 1.0)
+shares = st.floats(0.01, 1.0)
 clustering = {"clusters": counts, "iterations": counts, "init": st.sampled_from(["random", "best"])}
 PARAMS = {
     "first": {},

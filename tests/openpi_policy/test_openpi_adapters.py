@@ -149,7 +149,7 @@ def test_found_from_server_broker_and_recorder(policy):
     handle = keystone.attach(broker, k=4)
     assert broker.infer(observation())["actions"].shape == (REAL_DIMS,)
     assert handle.stats["rounds"] == 1
-    assert keystone.attached(policy) is handle
+    assert keystone.attached(policy) == handle
 
 
 def test_a_torch_model_alone_needs_to_be_told_the_real_dimensions():

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import jax
 import pytest
 import torch
+from keystone_robotics.profiling.phases import DENOISE, ENCODE, OTHER, SELECT, Watch
 from openpi_toys import MODELS, REAL_DIMS, JaxModel, Policy, TorchModel, observation, rows
 
 import keystone_robotics as keystone
 from keystone_robotics.profiling.auto import FirstRound
 from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture
-from keystone_robotics.profiling.phases import DENOISE, ENCODE, OTHER, SELECT, Watch
 from keystone_robotics.profiling.subject import device_of, rows_of
 
 

@@ -18,16 +18,16 @@ from transformers.cache_utils import DynamicLayer
 
 import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.handle import RoundEvent, Handle
-from keystone_robotics.sample import session as session_module
-from keystone_robotics.sample.check import TOLERANCES, count_calls
-from keystone_robotics.sample.drawn import Drawn
+from keystone_robotics.handle import Handle, RoundEvent
+from keystone_robotics.sample import engine as engine_module
+from keystone_robotics.sample.check import TOLERANCES
 from keystone_robotics.sample.families import ADAPTERS
 from keystone_robotics.sample.families.fastwam import flow as mot_flow
 from keystone_robotics.sample.families.pi import step as pi_step
 from keystone_robotics.sample.families.xvla import lerobot as xvla
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.noise import FixedNoise, initial_noise
+from keystone_robotics.select.rules import RULES, bind
 from tiny import POLICIES
 from tiny.common import seeded
 from tiny.shapes import Shapes
@@ -83,7 +83,7 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(session_module, "initial_noise", recorder)
+    monkeypatch.setattr(engine_module, "initial_noise", recorder)
     return recorder
 
 
@@ -94,7 +94,7 @@ def candidate_chunks(policy: Any, predict: Callable[[], Tensor], recorder: Recor
     try:
         for j in range(k):
             recorder.noises.clear()
-            handle.engine.choose = lambda drawn, j=j: drawn.candidates[:, j]
+            handle.rule = bind(lambda candidates, j=j: j, {})
             with handle.seeded(7):
                 chunks.append(predict())
     finally:
@@ -223,7 +223,7 @@ def test_seeded_single_candidate_is_the_first_of_many(name: str, policy: Any) ->
     chunks = []
     for k in (1, 8):
         handle = keystone.attach(policy, k=k, seed=5, check=False)
-        handle.engine.choose = lambda drawn: drawn.candidates[:, 0]
+        handle.rule = RULES["first"]()
         chunks.append(recipe.predict(policy, recipe.batch()))
         keystone.detach(policy)
     assert_close(chunks[1], chunks[0])
@@ -238,7 +238,7 @@ def test_context_is_encoded_once(name: str, policy: Any) -> None:
     counted = []
     for k in (1, 8):
         handle = keystone.attach(policy, k=k, check=False)
-        with count_calls(ADAPTERS[name].encoder_methods(policy)) as calls:
+        with handle.engine.timer.count(handle.engine.encoder_names) as calls:
             recipe.predict(policy, recipe.batch())
         assert handle.stats["rounds"] == (k > 1)
         counted.append(calls)
@@ -362,7 +362,7 @@ def test_detaching_leaves_no_trace(name: str, policy: Any) -> None:
     assert type(ADAPTERS[name].module(policy)) not in (kind for kind, _ in before)
     assert isinstance(ADAPTERS[name].module(policy), nn.Module)
     assert list(policy.state_dict()) == keys
-    assert keystone.attached(policy) is handle
+    assert keystone.attached(policy) == handle
     keystone.detach(policy)
     assert snapshot(policy) == before
     keystone.attach(policy, k=2, rule="keystone")
@@ -400,7 +400,7 @@ def test_copy_is_attached_and_independent(name: str, policy: Any) -> None:
     assert torch.equal(recipe.predict(policy, recipe.batch()), recipe.predict(twin, recipe.batch()))
     assert (handle.stats["rounds"], twin_handle.stats["rounds"]) == (1, 1)
     keystone.detach(twin)
-    assert keystone.attached(policy) is handle
+    assert keystone.attached(policy) == handle
     recipe.predict(policy, recipe.batch())
     assert (handle.stats["rounds"], twin_handle.stats["rounds"]) == (2, 1)
 
@@ -508,8 +508,7 @@ def test_choice_ignores_padding_and_steps_that_are_not_executed(name: str, polic
     real[window.start : window.start + window.steps, : window.dims] = True
 
     def choice(candidates: Tensor) -> int:
-        handle(Drawn(0, chosen.seeds, candidates, 0, 0.0))
-        return int(handle.last.index[0])
+        return int(handle.engine.selector.select(candidates).index[0])
 
     index = choice(chosen.candidates)
     assert index == int(chosen.selection.index[0])
@@ -528,9 +527,9 @@ def test_check_notices_equal_noise(name: str, policy: Any, monkeypatch: pytest.M
     def equal(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
         return widen(initial_noise(seeds, 1, shape, uniform), k).clone()
 
-    monkeypatch.setattr(session_module, "initial_noise", equal)
+    monkeypatch.setattr(engine_module, "initial_noise", equal)
     handle = keystone.attach(policy, k=4, seed=0)
-    handle.engine.choose = lambda drawn: pytest.fail("a round was finished")
+    handle.subscribe(lambda event: pytest.fail("a round was finished"))
     with pytest.raises(KeystoneError, match="all candidates are equal"):
         POLICIES[name].predict(policy, POLICIES[name].batch())
 

@@ -8,8 +8,7 @@ import torch
 
 import keystone_robotics as keystone
 from keystone_robotics import ActionSpace, KeystoneError
-from keystone_robotics.sample import adapter
-from keystone_robotics.sample.drawn import Drawn
+from keystone_robotics.sample import adapter, override
 from keystone_robotics.sample.families import ADAPTERS
 from keystone_robotics.sample.site import SiteAdapter
 
@@ -156,9 +155,9 @@ def test_attaching_again_and_again_makes_no_new_classes(policy):
     for _ in range(3):
         keystone.attach(policy, k=4, site="act")
         keystone.detach(policy)
-    made = len(adapter._classes)
+    made = len(override._classes)
     keystone.attach(policy, k=4, site="act")
-    assert len(adapter._classes) == made
+    assert len(override._classes) == made
 
 
 def test_temperature_zero_is_one_chunk_k_times(policy):
@@ -255,7 +254,7 @@ def wide(request, monkeypatch):
 
 def counted(handle, delay=0):
     """The steps and dimensions that count in a round."""
-    layout = handle._space(Drawn(0, (0,), torch.zeros(1, 4, 12, 32), delay, 0.0)).layout(12, 32)
+    layout = handle.engine.selector._space(torch.zeros(1, 4, 12, 32), delay).layout(12, 32)
     return list(layout.steps), sorted({*layout.plain, *(dim for dim, _ in layout.grippers)})
 
 
@@ -289,9 +288,10 @@ def test_rules_that_look_back_look_past_what_is_executed(wide, caplog):
     """Steps that count are not steps that are executed: only `execute` and the policy say those."""
     for options, executed in (({"space": ActionSpace(steps=2)}, 10), ({"execute": 3}, 3)):
         handle = keystone.attach(wide, k=4, rule="coherent", **options)
-        rounds = [Drawn(number, (0,), torch.randn(1, 4, 12, 32), 0, 0.0) for number in range(2)]
-        before = handle(rounds[0])
-        assert np.array_equal(handle._with_previous(rounds[1]).previous, before[:, executed:])
+        selector = handle.engine.selector
+        before = selector.select(torch.randn(1, 4, 12, 32))
+        selector.remember(before)
+        assert np.array_equal(selector._rule(1).previous, before.chunk[:, executed:])
         keystone.detach(wide)
     assert not caplog.records
 
@@ -301,4 +301,4 @@ def test_a_rule_that_cannot_look_back_says_why(policy, caplog):
     for _ in range(3):
         policy.act(ONE)
     (warning,) = caplog.records
-    assert "nobody says how many steps of a chunk are executed (give execute=…)" in warning.message
+    assert "it is not known how many steps of a chunk are executed (give execute=…)" in warning.message

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 import keystone_robotics as keystone
-from keystone_robotics.sample.check import verify
+from keystone_robotics.sample.check import Comparison, DrawTrace, verify
 from keystone_robotics.sample.families.pi import denoiser as gemma
 from keystone_robotics.sample.families.smolvla import denoiser as smolvla
 from keystone_robotics.sample.kit import attention
+from keystone_robotics.sample.request import SampleRequest
+from keystone_robotics.sample.timer import Mark, RoundTimer
 from tiny import POLICIES
 
 pytestmark = pytest.mark.xdist_group("coarse types")
@@ -74,7 +76,9 @@ def test_a_large_dimension_excuses_no_error_in_another(where: int, passes: bool)
     scale = torch.tensor([1.0, 1000.0])  # the second may be padding
     candidates = (noise * scale).clone()
     candidates[..., where] += 1e-2
-    finding = verify(lambda: torch.randn(1, 5, 2) * scale, candidates[None], [noise], {}, ())
+    request = SampleRequest(single=lambda: torch.randn(1, 5, 2) * scale)
+    trace = DrawTrace(candidates[None], (noise,), {}, "plain", Mark.now())
+    finding = verify(request, trace, Comparison(False, torch.float32, True), RoundTimer())
     assert (finding.problem == "") == passes
     assert finding.difference == pytest.approx(1e-2, rel=1e-2)
     assert passes or f"in action dimension {where} " in finding.problem

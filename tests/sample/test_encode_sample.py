@@ -176,7 +176,7 @@ def test_a_sampler_that_may_draw_its_own_noise_is_not_for_it():
 
 def test_an_adapter_of_the_users_own_goes_first(monkeypatch):
     class Mine(type(ADAPTER)):
-        name, home = "mine", "us"
+        name, project = "mine", "us"
 
         def owns(self, policy):
             return type(policy) is Own

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import keystone_robotics as keystone
 from keystone_robotics.sample.check import TOLERANCES
-from keystone_robotics.sample.families.fastwam.denoiser import blocks_of, denoise
 from keystone_robotics.sample.engine import Engine
+from keystone_robotics.sample.families.fastwam.denoiser import blocks_of, denoise
 from tiny import POLICIES
 from tiny.common import IMAGE, features
 from tiny.shapes import Shapes
@@ -234,10 +234,10 @@ def test_what_the_candidates_share_is_computed_once(policy: Any) -> None:
 def test_step_can_be_compiled(policy: Any, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[Any] = []
 
-    def trace(session: Session, function: Any) -> Any:
+    def trace(engine: Engine, function: Any) -> Any:
         traced.append(function)
         return torch.compile(function, backend="eager", fullgraph=fast)
 
-    monkeypatch.setattr(Session, "step", trace)
+    monkeypatch.setattr(Engine, "compiled_step", trace)
     drawn(policy, rows=1, k=4, path="fast" if fast else "plain")
     assert (traced == [denoise]) == fast

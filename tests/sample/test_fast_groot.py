@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import keystone_robotics as keystone
 from keystone_robotics.sample.check import TOLERANCES
-from keystone_robotics.sample.families.groot.denoiser import run_blocks
 from keystone_robotics.sample.engine import Engine
+from keystone_robotics.sample.families.groot.denoiser import run_blocks
 from tiny import POLICIES
 from tiny.common import patched, seeded, sharpen
 
@@ -106,11 +106,11 @@ def test_unknown_network_runs_as_it_is(policy: Any) -> None:
 def test_step_is_one_graph_for_the_compiler(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[Any] = []
 
-    def trace(session: Session, function: Any) -> Any:
+    def trace(engine: Engine, function: Any) -> Any:
         traced.append(function)
         return torch.compile(function, backend="eager", fullgraph=True)
 
-    monkeypatch.setattr(Session, "step", trace)
+    monkeypatch.setattr(Engine, "compiled_step", trace)
     assert_fast(policy, GROOT.batch(3), 4)
     assert traced == [run_blocks]
 

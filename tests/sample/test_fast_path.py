@@ -3,9 +3,9 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,14 +14,13 @@ from torch import Tensor, nn
 import keystone_robotics as keystone
 from keystone_robotics import KeystoneError
 from keystone_robotics.profiling.store import ENOUGH
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.families import ADAPTERS
 from keystone_robotics.sample.kit.widen import widen
-from keystone_robotics.sample.paths import Paths
-from keystone_robotics.sample.engine import Engine
-from keystone_robotics.sample.proxies import is_replaced, shadowed
-
-Draw = Callable[[Tensor, int], Tensor]
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.proxies import is_replaced
+from keystone_robotics.sample.request import NoiseSpec, SampleFn, SampleRequest
 
 
 class Head(nn.Module):
@@ -40,28 +39,27 @@ class Head(nn.Module):
         return self.layer(context + noise.flatten(1)).unflatten(1, (4, 2))
 
 
-class HeadOverride(Seam):
+class HeadOverride(SamplerOverride):
     def sample(self, context: Tensor) -> Tensor:
         own = super().sample
         self.drawn: list[str]
 
-        def noted(name: str, draw: Draw) -> Draw:
+        def noted(name: str, draw: SampleFn) -> SampleFn:
             def call(noise: Tensor, k: int) -> Tensor:
                 self.drawn.append(name)
                 return draw(noise, k)
 
             return call
 
-        return self._keystone.round(
-            lambda: own(context),
-            noted("plain", lambda noise, k: own(widen(context, k), noise)),
-            fast=noted("fast", lambda noise, k: self.faster(context, noise, k)),
-            batch=len(context),
-            shape=(4, 2),
-            device="cpu",
+        request = SampleRequest(
+            single=lambda: own(context),
+            wide=noted("plain", lambda noise, k: own(widen(context, k), noise)),
+            shared=noted("fast", lambda noise, k: self.faster(context, noise, k)),
+            noise=NoiseSpec(len(context), (4, 2), "cpu"),
             delay=self.delay,
             guided=self.guided,
         )
+        return self._keystone.run(request)
 
 
 class HeadAdapter(Adapter):
@@ -321,8 +319,7 @@ def test_path_that_fails_later_costs_no_round(head: Head, caplog: pytest.LogCapt
     assert head.drawn == ["fast", "plain", "fast", "fast", "plain", "plain"], "after the second time it is left"
     once, twice = (record.message for record in caplog.records)
     assert (
-        "a round was drawn on the plain path, because on the fast one it failed with RuntimeError: no such layer"
-        in once
+        "one round was drawn on the plain path, because the fast path failed with RuntimeError: no such layer" in once
     )
     assert "not used in rounds like this one" in twice
     assert handle.engine.paths.fast, "what was asked for stays what it was"
@@ -366,38 +363,13 @@ def test_path_says_how_the_last_round_was_drawn(head: Head, monkeypatch: pytest.
     use(head, exact)
     handle = keystone.attach(head, k=8, seed=0)
     head.sample(torch.zeros(1, 8))
-    own = Session.round
-    with monkeypatch.context() as patch:  # a seam that has no fast path for this observation
-        patch.setattr(Session, "round", lambda *args, fast, **kwargs: own(*args, **kwargs))
+    run = Engine.run
+    with monkeypatch.context() as patch:  # an override that has no fast path for this observation
+        patch.setattr(Engine, "run", lambda engine, request: run(engine, replace(request, shared=None)))
         head.sample(torch.zeros(1, 8))
         assert handle.path == "plain"
     head.sample(torch.zeros(1, 8))
     assert handle.path == "fast"
-
-
-def test_no_counter_stays_on_the_encoder_if_k_changes_during_a_round(
-    head: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(ADAPTERS, HeldAdapter.name, HeldAdapter())
-    policy = Held(head)
-    use(head, exact)
-    handle = keystone.attach(policy, k=1, seed=0)
-    head.sample(torch.zeros(1, 8))
-    plain, watched = Head.sample, []
-
-    def changing(self: Head, context: Tensor, noise: Tensor | None = None) -> Tensor:
-        watched.append("forward" in vars(policy.encoder))
-        return plain(self, context, noise)
-
-    own = Paths.settled  # somebody sets K just after the round has asked
-    monkeypatch.setattr(Paths, "settled", lambda *args: (own(*args), setattr(handle, "k", 4))[0])
-    monkeypatch.setattr(Head, "sample", changing)
-    head.sample(torch.zeros(1, 8))
-    assert watched == [False], "a round that does not wait for others must not count"
-    monkeypatch.setattr(Paths, "settled", own)
-    head.sample(torch.zeros(1, 8))
-    assert True in watched, "K = 4 is checked, with its encoders"
-    assert "forward" not in vars(policy.encoder)
 
 
 class HiddenEncoder(HeldAdapter):
@@ -429,37 +401,13 @@ def test_k_waits_for_a_check_that_is_under_way(head: Head) -> None:
     assert handle.k == 8
 
 
-def test_wrappers_come_off_if_one_of_them_cannot_go_on() -> None:
+def test_a_method_replaced_on_the_object_is_told_from_its_own() -> None:
     head = Head()
-    with pytest.raises(AttributeError), shadowed([(head, "sample"), (head, "none")], lambda method, name: lambda: None):
-        pass
-    assert "sample" not in vars(head)
-
-
-def test_what_others_put_in_the_place_of_a_method_is_told_from_what_stands_in_front_of_it() -> None:
-    def in_front(method: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
-        return lambda *args: method(*args)
-
-    head = Head()
-    with shadowed([(head, "sample")], in_front), shadowed([(head, "sample")], in_front):
-        assert not is_replaced(head, "sample")
+    assert not is_replaced(head, "sample")
+    head.sample = head.sample  # how others undo a replacement
+    assert not is_replaced(head, "sample")
     head.sample = torch.compile(head.sample, backend="eager")
-    with shadowed([(head, "sample")], in_front), shadowed([(head, "sample")], in_front):
-        assert is_replaced(head, "sample")
     assert is_replaced(head, "sample")
-
-
-def test_auto_that_settles_on_one_candidate_leaves_that_round_alone(head: Head) -> None:
-    use(head, exact)
-    handle = keystone.attach(head, k=4)
-    handle.engine.tuner = Mock(return_value=1)
-    torch.manual_seed(1)
-    chunk = head.sample(torch.zeros(1, 8))
-    assert (handle.k, handle.stats["rounds"], chunk.shape) == (1, 0, (1, 4, 2))
-    site = keystone.attach(Head(), k=4, site="sample")
-    site.engine.tuner = Mock(return_value=1)
-    site.engine.owner.sample(torch.zeros(1, 8))
-    assert (site.k, site.stats["rounds"]) == (1, 0)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -478,7 +426,8 @@ def test_one_candidate_is_measured_as_it_would_be_drawn(
     monkeypatch.setattr(Head, "sample", counted)
     monkeypatch.setattr("keystone_robotics.profiling.auto.KS", (1, 4))
     keystone.attach(head, k="auto", temperature=temperature, profiles=tmp_path)
-    head.sample(torch.zeros(1, 8))
+    for _ in range(2):  # the second round finds K
+        head.sample(torch.zeros(1, 8))
     measured = 3 + ENOUGH  # of each K: to see whether it is worth trying, and in earnest
     assert drawn.count(1) >= measured if temperature != 1.0 else 1 not in drawn
     assert singles[0] >= 3 + (measured if temperature == 1.0 else 0)  # three of the self-check

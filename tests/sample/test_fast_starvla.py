@@ -147,7 +147,7 @@ def test_step_is_one_graph_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> 
         traced.append(function)
         return torch.compile(function, backend="eager", fullgraph=True)
 
-    monkeypatch.setattr("keystone_robotics.sample.engine.Session.step", trace)
+    monkeypatch.setattr("keystone_robotics.sample.engine.Engine.compiled_step", trace)
     framework = build(*HEADS["now"])
     handle = keystone.attach(framework, k=4, seed=0)
     ask(framework, 1)

@@ -106,7 +106,7 @@ def test_attaching_twice(again: dict[str, Any]) -> None:
     with pytest.raises(KeystoneError, match=r"attached to this .* already: keystone.detach"):
         keystone.attach(policy, k=4, **again)
     assert classes(policy) == attached
-    assert keystone.attached(policy) is handle
+    assert keystone.attached(policy) == handle
     assert handle.k == 2
     keystone.detach(policy)
     keystone.attach(policy, k=4)

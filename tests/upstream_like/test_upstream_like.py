@@ -17,7 +17,6 @@ import keystone_robotics as keystone
 from keystone_robotics import ActionSpace, KeystoneError
 from keystone_robotics.handle import RoundEvent
 from keystone_robotics.profiling.fingerprint import fingerprint_architecture
-from keystone_robotics.sample.check import count_calls
 
 from . import contract, fastwam_like, groot_like, starvla_like, xvla_like
 
@@ -156,8 +155,8 @@ def test_detaching_leaves_no_trace(case: str) -> None:
 
 @pytest.mark.parametrize("k", [1, 4, 16])
 def test_the_context_is_encoded_once(case: str, k: int) -> None:
-    keystone.attach(built(case), k=k, check=False, **CASES[case].options)
-    with count_calls(CASES[case].encoder_methods(built(case))) as calls:
+    handle = keystone.attach(built(case), k=k, check=False, **CASES[case].options)
+    with handle.engine.timer.count(handle.engine.encoder_names) as calls:
         asked(case)()
     assert set(calls.values()) == {1}
 
@@ -165,7 +164,7 @@ def test_the_context_is_encoded_once(case: str, k: int) -> None:
 def test_the_self_check_refuses_a_loop_that_has_changed(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An upstream that takes one step less, say, is found out in the first round."""
     model = built(case)
-    adapter = keystone.attach(model, k=4, **CASES[case].options).sampler
+    adapter = keystone.attach(model, k=4, **CASES[case].options).engine.adapter
     ((_, seam),) = adapter.overrides(model)
     monkeypatch.setattr(f"{seam.__module__}.denoise", lambda model, noise, *args, **kwargs: 0.5 * noise)
     with pytest.raises(KeystoneError, match=r"self-check failed"):
@@ -202,7 +201,7 @@ def test_found_from_whatever_the_user_holds(case: str) -> None:
         assert (handle.adapter, handle.engine.owner) == (CASES[case].adapter, found)
         asked(case)()
         assert handle.stats["rounds"] == 1
-        assert keystone.attached(held) is handle
+        assert keystone.attached(held) == handle
         keystone.detach(held)
         assert keystone.attached(held) is None
 

@@ -130,7 +130,7 @@ class AutoK:
 def _replay(engine: Engine, event: RoundEvent, k: int) -> dict[str, float]:
     """Milliseconds by phase of the same round with K candidates; with one, in the policy's own code."""
     begin = Mark.now()
-    if k == 1:
+    if engine.is_own_code(k):
         engine.replay_single(event.number)
         sampled = selected = engine.wait(event.candidates.device)
     else:

@@ -22,6 +22,7 @@ class SamplingContext(NamedTuple):
         products: dtype of matrix products, which autocast may change.
         gradients: are recorded.
 
+    >>> from keystone_robotics.sample.request import NoiseSpec
     >>> request = SampleRequest(single=lambda: None, noise=NoiseSpec(batch=1, shape=(16, 7), device="cpu"))
     >>> with torch.autocast("cpu", torch.bfloat16):
     ...     SamplingContext.of(request).products

@@ -168,7 +168,11 @@ class Engine:
     @property
     def untouched(self) -> bool:
         """The policy's own code runs: one candidate, its own noise."""
-        return self.k == 1 and self.temperature == 1.0 and self.seed is None and current_seeds(id(self)) is None
+        return self.is_own_code(self.k)
+
+    def is_own_code(self, k: int) -> bool:
+        """Whether a round with K candidates is the policy's own code."""
+        return k == 1 and self.temperature == 1.0 and self.seed is None and current_seeds(id(self)) is None
 
     def _next_round(self, request: SampleRequest) -> Round:
         with self.lock:

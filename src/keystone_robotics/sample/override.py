@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.sample.proxies import proxy_class
+from keystone_robotics.sample.proxies import proxy_class, root_class
 
 if TYPE_CHECKING:
     from keystone_robotics.sample.engine import Engine
@@ -26,9 +26,9 @@ _INNER = (
 class SamplerOverride:
     """Base of the classes whose methods override those of a module; `put_on` gives the module the engine as ``_keystone``."""
 
-    _keystone: Engine
-
-    if TYPE_CHECKING:  # whatever the module has: the override stands in front of its class
+    # For the type checker alone: others (transformers) resolve the annotations of a module's classes at run time.
+    if TYPE_CHECKING:
+        _keystone: Engine
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -207,5 +207,6 @@ def _combined(override: type[SamplerOverride], original: type) -> type:
         hooks = bool(own) and all(isinstance(value, Hook) for value in own.values())
         bases, names = ((original,), own) if hooks else ((override, original), {})
         attributes = {"__module__": original.__module__, **names}
-        _classes[key] = proxy_class(original, f"KeyStone{original.__name__}", bases, attributes)
+        name = f"KeyStone{root_class(original).__name__}"
+        _classes[key] = proxy_class(original, name, bases, attributes)
     return _classes[key]

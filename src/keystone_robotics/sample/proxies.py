@@ -38,7 +38,11 @@ def original_class(part: Any) -> type:
     >>> type(greeter).__name__, original_class(greeter).__name__
     ('LoudGreeter', 'Greeter')
     """
-    kind = type(part)
+    return root_class(type(part))
+
+
+def root_class(kind: type) -> type:
+    """The class that a proxy class stands in for, in the end; any other class itself."""
     while _ORIGINAL in vars(kind):
         kind = vars(kind)[_ORIGINAL]
     return kind

@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 import keystone_robotics as keystone
-from keystone_robotics.sample import session as session_module
-from keystone_robotics.sample import situation
+from keystone_robotics.sample import context
+from keystone_robotics.sample.context import coarsest_type
+from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.families.pi import step as pi_step
 from keystone_robotics.sample.families.smolvla import lerobot as smolvla
-from keystone_robotics.sample.context import coarsest_type
 from tiny import POLICIES
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Settings can be read without one, as they are in a new process; a product cannot be computed."""
-    monkeypatch.setattr(situation, "_of_products", lambda device: torch.float32)
+    monkeypatch.setattr(context, "_product_dtype", lambda device: torch.float32)
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # LeRobot's compiled policies set another
     yield
@@ -75,9 +75,9 @@ def test_products_in_tf32_are_as_coarse_as_float16(
 def test_coarse_weights_of_the_encoder_excuse_no_fast_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = POLICIES[name]
     policy = recipe.build().requires_grad_(False)
-    adapter = keystone.attach(policy, k=4).sampler
+    adapter = keystone.attach(policy, k=4).engine.adapter
     keystone.detach(policy)
-    for module in adapter.encoding(policy):
+    for module in adapter.encoder_modules(policy):
         module.to(torch.bfloat16)
     steps = smolvla if name == "smolvla" else pi_step
     denoise = steps.denoise
@@ -93,7 +93,7 @@ def test_a_round_waits_for_its_own_stream_alone(monkeypatch: pytest.MonkeyPatch)
     stream = Mock()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "synchronize", Mock(side_effect=AssertionError("others may have work to do")))
-    session_module._now("cuda")
+    Engine.wait(torch.device("cuda"))
     stream.synchronize.assert_called_once_with()
-    session_module._now("cpu")
+    Engine.wait(torch.device("cpu"))
     stream.synchronize.assert_called_once_with()

@@ -1,4 +1,4 @@
-"""Rounds at a seam: where noise comes from, replaying, memory, broken candidates, methods named by the user."""
+"""Rounds: where noise comes from, replaying, memory, broken candidates, methods named by the user."""
 
 import functools
 import gc
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 import keystone_robotics as keystone
 from keystone_robotics import KeystoneError, NoValidCandidate
 from keystone_robotics.handle import RoundEvent
-from keystone_robotics.sample.drawn import Drawn
 from keystone_robotics.sample.noise import initial_noise
 from tiny import POLICIES, Batch
 
@@ -121,9 +120,8 @@ def test_choice_does_not_depend_on_the_seeds_of_other_rows(quick: Any) -> None:
     candidates = torch.randn(1, 16, 16, 6, generator=torch.Generator().manual_seed(0))
 
     def choice(seed: int) -> int:
-        handle(Drawn(0, (seed,), candidates, 0, 0.0))
-        assert handle.last is not None
-        return int(handle.last.index[0])
+        with handle.seeded(seed):
+            return int(handle.engine.selector.select(candidates).index[0])
 
     assert len({choice(seed) for seed in range(20)}) == 1
 
@@ -381,13 +379,13 @@ def test_rounds_are_reported_and_counted(quick: Any) -> None:
         picked = chosen.candidates[range(rows), chosen.selection.index]
         assert torch.equal(picked, chosen.selection.chunk)
         assert torch.equal(picked[:, 1:9], chunk), "the executed part of the chosen candidate"
-        assert chosen.sampling_seconds > 0
-        assert chosen.selection_seconds > 0
+        assert chosen.times.sample > 0
+        assert chosen.times.select > 0
     assert handle.last is rounds[-1].selection
     stats = handle.stats
     assert (stats["rounds"], stats["chunks"], stats["dropped"]) == (2, 4, 0)
     assert stats["clustered"] == sum(int(chosen.selection.clustered.sum()) for chosen in rounds)
-    assert stats["sampling_seconds"] == pytest.approx(sum(chosen.sampling_seconds for chosen in rounds))
+    assert stats["sampling_seconds"] == pytest.approx(sum(chosen.times.sample for chosen in rounds))
     consensus = [float(value) for chosen in rounds for value in chosen.selection.consensus]
     assert stats["consensus"] == pytest.approx(sum(consensus) / 4)
 
@@ -400,7 +398,7 @@ def test_k_may_change_between_rounds(quick: Any) -> None:
     predict(quick)
     handle.k = 6
     predict(quick)
-    assert [chosen.candidates.shape[1] for chosen in rounds] == [4, 6]
+    assert [(event.k, event.path) for event in rounds] == [(4, "plain"), (1, "own"), (6, "plain")]
 
 
 # Policies that step out of line
@@ -560,7 +558,7 @@ def test_site_that_draws_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["diffusion", "fastwam"])
 def test_previous_chunk_is_handed_over_and_forgotten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FastWAM's seam is on the policy itself, where `reset` is watched too."""
+    """FastWAM's override is on the policy itself, where `reset` is watched too."""
     recipe, policy = POLICIES[name], build(name)
     original = type(policy)
     handle = keystone.attach(policy, k=4, rule="coherent", decay=0.7)
