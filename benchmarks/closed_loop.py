@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks.machine import describe
 from benchmarks.output import write_json
-from keystone_robotics.cli.evaluate import make_executor
+from keystone_robotics.evaluate.executors import make_executor
 from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.evaluate.settings import settings_from
 from keystone_robotics.policies.load import trained_on

@@ -36,7 +36,7 @@ def run(out: Path = Path("out"), episodes: int = 20, workers: int = min(2, os.cp
         raise KeystoneError("--episodes and --workers: expected 1 or more")
     from rich.console import Console
 
-    from keystone_robotics.cli.evaluate import make_executor
+    from keystone_robotics.evaluate.executors import make_executor
     from keystone_robotics.evaluate.run import evaluate
     from keystone_robotics.evaluate.settings import settings_from
     from keystone_robotics.evaluate.summary import as_table

@@ -37,7 +37,7 @@ def run(
     """
     from rich.console import Console
 
-    from keystone_robotics.cli.evaluate import make_executor
+    from keystone_robotics.evaluate.executors import make_executor
     from keystone_study.reproduce import EXPERIMENTS, reproduce
     from keystone_study.reproduce.figure1 import draw_figure1
     from keystone_study.reproduce.figure2 import draw_figure2
