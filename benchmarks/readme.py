@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from benchmarks import fast_tables
-from keystone_study.reproduce.tables import markdown
+from keystone_study.markdown import markdown_table
 
 ROOT = Path(__file__).parents[1]
 BRANCHES = {"one way": "guard: one group", "two ways": "clustering: two modes", "isotropic": "clustering: no structure"}
@@ -33,7 +33,7 @@ def main_table() -> str:
     if not path.exists():
         return "(not run yet: `keystone reproduce main`)"
     results = json.loads(path.read_text())
-    return markdown(results["overview"]) + "\n" + results["legend"]
+    return markdown_table(results["overview"]) + "\n" + results["legend"]
 
 
 def confirm_table() -> str:
@@ -42,7 +42,7 @@ def confirm_table() -> str:
     if not path.exists():
         return "(not run yet: `keystone reproduce confirm`)"
     heading, *rows = json.loads(path.read_text())["overview"]
-    return markdown([row[:10] for row in (heading, *rows)])
+    return markdown_table([row[:10] for row in (heading, *rows)])
 
 
 def throughput_line() -> str:

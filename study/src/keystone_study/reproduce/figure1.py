@@ -23,8 +23,8 @@ from keystone_robotics.files import written_whole
 from keystone_robotics.report.demo import separation
 from keystone_robotics.report.outcomes import draw_by_rank, draw_outcomes
 from keystone_robotics.report.style import save
+from keystone_study.markdown import markdown_table
 from keystone_study.reproduce.run import write
-from keystone_study.reproduce.tables import markdown
 from keystone_study.reproduce.workloads import WORKLOADS
 
 WORKLOAD, ARM = "metaworld-mixed", "keystone:k=16"
@@ -164,7 +164,7 @@ def page(rounds: Sequence[Branched], shown: Branched, command: str) -> str:
         f"branched: each of the {len(rounds[0].success)} candidates "
         "was executed from the same state of the simulator, and the policy went on with one sample per round. In "
         f"{len(torn)} rounds some succeeded and some failed. Shown: {shown.title}, of all the one in which success and "
-        f"failure lie farthest apart ({100 * shown.apart:.0f} % of the variance).\n\n{markdown(rows)}"
+        f"failure lie farthest apart ({100 * shown.apart:.0f} % of the variance).\n\n{markdown_table(rows)}"
         f"\nThe innermost group succeeded {100 * difference:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}] more often than "
         "the outermost: the mean over initial states of the difference within them, with Student's 95 % interval.\n"
     )

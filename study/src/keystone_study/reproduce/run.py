@@ -12,9 +12,10 @@ from keystone_robotics.evaluate.executors import Executor
 from keystone_robotics.evaluate.run import evaluate, versions
 from keystone_robotics.evaluate.store import Store
 from keystone_robotics.files import written_whole
+from keystone_study.markdown import markdown_table
 from keystone_study.reproduce.analysis import WorkloadResult, analyse
 from keystone_study.reproduce.experiment import PAPER, Experiment
-from keystone_study.reproduce.tables import LEGEND, OUR_ARM, by_task, details, markdown, overview
+from keystone_study.reproduce.tables import LEGEND, OUR_ARM, by_task, details, overview
 from keystone_study.reproduce.workloads import WORKLOADS, Workload
 
 
@@ -75,7 +76,7 @@ def page(experiment: Experiment, results: Sequence[WorkloadResult], command: str
     if quick:
         parts.append("**A trial run on a few episodes: nothing can be concluded from these numbers.**")
     if experiment.overview:
-        parts.append(markdown(overview(results)))
+        parts.append(markdown_table(overview(results)))
     for result in results:
         parts.append(details(experiment, result))
         if len(result.tasks) > 1:
