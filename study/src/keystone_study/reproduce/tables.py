@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keystone_robotics.compare.comparison import Rate
-from keystone_robotics.options import RECOMMENDED_RULE as OURS
+from keystone_robotics.options import RECOMMENDED_RULE
 from keystone_study.markdown import markdown_table
 from keystone_study.reproduce.analysis import ArmResult, Difference, WorkloadResult
-from keystone_study.reproduce.experiment import COOL, PAPER, Experiment
+from keystone_study.reproduce.experiment import COOLED, COOLED_TEMPERATURE, PAPER, Experiment
 
-OUR_ARM, OUR_COOL_ARM = f"{OURS}:k=16", f"{OURS}:k=16,temperature={COOL}"
+RECOMMENDED_ARM = f"{RECOMMENDED_RULE}:k=16"
+COOLED_ARM = f"{RECOMMENDED_ARM},{COOLED}"
 
 LEGEND = (
     "Success in %, mean over tasks, ± standard deviation across repeats. Δ in points with paired 95 % intervals, initial "
@@ -21,14 +22,20 @@ LEGEND = (
 
 
 def overview(results: Sequence[WorkloadResult]) -> list[list[str]]:
-    """One row for each workload, as in the paper's main table, with the control and our rule beside it; headings first."""
+    """One row for each workload, as in the paper's main table, with the control and the recommended rule; header first."""
     heading = ["workload", "n", "K = 1", "control", "KeyStone, K = 16", "Δ to K = 1", "Δ to control"]
-    heading += [f"`{OURS}`, K = 16", "Δ to K = 1", "Δ to control", f"the same, × {COOL}", "Δ to control"]
+    heading += [
+        f"`{RECOMMENDED_RULE}`, K = 16",
+        "Δ to K = 1",
+        "Δ to control",
+        f"the same, × {COOLED_TEMPERATURE}",
+        "Δ to control",
+    ]
     rows = []
     for result in results:
         arms = {one.arm: one for one in result.arms}
-        first, paper, ours = (arms[arm] for arm in (result.arms[0].arm, PAPER, OUR_ARM))
-        control, cool = arms[result.control], arms.get(OUR_COOL_ARM)
+        first, paper, ours = (arms[arm] for arm in (result.arms[0].arm, PAPER, RECOMMENDED_ARM))
+        control, cool = arms[result.control], arms.get(COOLED_ARM)
         rows.append(
             [
                 result.workload.title,
