@@ -195,7 +195,7 @@ def test_the_benchmark_and_the_policy_of_the_guide(tmp_path):
         ),
         (["--env", "no_such_module:Thing"], "no_such_module cannot be imported"),
         (
-            ["--env", "keystone.environments:BENCHMARKS"],
+            ["--env", "keystone_robotics.environments:BENCHMARKS"],
             "is 'dict': expected keystone_robotics.environments.benchmark.Benchmark",
         ),
     ],
