@@ -23,13 +23,14 @@ setup: ## create or refresh the environment in .venv
 demo: setup ## run the main job on the embedded default
 	@.venv/bin/keystone demo --out "$(OUT)"
 
-test: check ## lint, types, tests
+test: check ## lint, types, layers, tests
 	@$(PYTHON) -m pytest -n 2 --dist loadgroup
 
-check: setup ## lint and types
+check: setup ## lint, types, layers
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
+	@.venv/bin/lint-imports --no-logo
 
 format: setup ## let ruff rewrite what it can
 	@$(PYTHON) -m ruff check --fix .
@@ -59,5 +60,5 @@ bench-upstream: ## whole rounds on other projects' own code, in KEYSTONE_UPSTREA
 	@$(PYTHON) -m benchmarks.readme
 
 clean: ## remove environments and caches
-	@rm -rf .venv .venvs build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/results/quick
+	@rm -rf .venv .venvs build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis benchmarks/results/quick
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,8 @@
 """Closed-loop evaluation: episodes per second, and how that scales with processes.
 
-``python -m benchmarks.closed_loop`` (part of ``make bench``) writes ``benchmarks/results/closed_loop.json``. What the
-episodes come to is the matter of ``keystone reproduce``. Wall-clock time of runs one after the other, with one process and with
-two: disturbed by whatever else the machine does, and therefore without rows that `benchmarks.regression` would compare.
+``python -m benchmarks.closed_loop`` (part of ``make bench``) writes ``benchmarks/results/closed_loop.json``. Success
+rates are the subject of ``keystone reproduce``. Wall-clock time of runs one after the other, with one process and with two. It
+depends on what else the machine does, so there are no rows for `benchmarks.regression`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.machine import describe
-from benchmarks.output import write_json
-from keystone_robotics.cli.evaluate import make_executor
+from benchmarks.harness import describe_machine, write_json
+from keystone_robotics.evaluate.executors import make_executor
 from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.evaluate.settings import settings_from
 from keystone_robotics.policies.load import trained_on
@@ -30,7 +29,7 @@ def main(quick: bool, work: Path = Path("out/closed_loop")) -> None:
     """Run and write; the runs are kept in a folder."""
     torch.set_num_threads(1)
     console = Console()
-    found = {"machine": describe("make bench"), "throughput": throughput(work, quick, console)}
+    found = {"machine": describe_machine("make bench"), "throughput": throughput(work, quick, console)}
     console.print(f"wrote {write_json('closed_loop', found, quick)}")
 
 

@@ -1,24 +1,22 @@
 """``python -m benchmarks.cost [--quick]``: how the cost of a denoising step grows with K, with the prefix and with the batch.
 
-A step of SmolVLA's expert at its real size on a made-up prefix (see `benchmarks.denoising`), once as the authors do it, with
+A step of SmolVLA's expert at its real size on a random prefix (see `benchmarks.denoising`), once as the authors do it, with
 the cache expanded for every candidate, and once on the shared context, relative to the policy's own step with one candidate
-and the same prefix and batch. Writes cost.json, cost.png and cost.svg. Interrupted, it goes on where it was.
+and the same prefix and batch. Writes cost.json, cost.png and cost.svg.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks import denoising
-from benchmarks.output import results_folder, write_json
-from benchmarks.partial import Partial
+from benchmarks import denoising, harness
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HOME_K, HOME_TOKENS = 8, 241
+BASE_K, BASE_TOKENS = 8, 241
 
 
 class Case(NamedTuple):
@@ -42,71 +40,62 @@ def cases(quick: bool) -> dict[str, list[Case]]:
         }
     ks, lengths, batches = (1, 2, 4, 8, 16, 32), (64, 128, 241, 512, 1024), (1, 2, 4)
     return {
-        "k": [Case(k, HOME_TOKENS, 1) for k in ks],
-        "tokens": [Case(HOME_K, tokens, 1) for tokens in lengths],
-        "batch": [Case(HOME_K, HOME_TOKENS, batch) for batch in batches],
+        "k": [Case(k, BASE_TOKENS, 1) for k in ks],
+        "tokens": [Case(BASE_K, tokens, 1) for tokens in lengths],
+        "batch": [Case(BASE_K, BASE_TOKENS, batch) for batch in batches],
     }
 
 
-def measure(model: Any, seam: Any, case: Case, rounds: int) -> dict[str, float]:
+def measure(model: Any, override: Any, case: Case, rounds: int) -> dict[str, float]:
     """The time of a step relative to the policy's own with K = 1, on both paths."""
     import torch
 
     from benchmarks.timing import interleave, ratio
-    from keystone_robotics.sample.adapter import swap_in, swap_out
-    from keystone_robotics.sample.engine import Engine
 
-    k, tokens, batch = case
     experts = model.vlm_with_expert
-    cache = denoising.random_cache(experts.num_vlm_layers, experts.num_key_value_heads, tokens, 64)
-    cache.batch_repeat_interleave(batch)
-    wide = copy.deepcopy(cache)
-    wide.batch_repeat_interleave(k)
-    real = (torch.arange(tokens)[None] < tokens - denoising.PADDING).repeat(batch, 1)
-    shape = (batch * k, model.config.chunk_size, model.config.max_action_dim)
-    noise = torch.randn(shape, generator=torch.Generator().manual_seed(2))
-    times = torch.full((batch * k,), 0.5)
-    session = Session(k=k, temperature=1.0, seed=0, choose=lambda drawn: drawn.candidates[:, 0], owner=model)
-    swap_in(model, seam, session)
+    cache = denoising.random_cache(experts.num_vlm_layers, experts.num_key_value_heads, case.tokens, 64)
+    cache.batch_repeat_interleave(case.batch)
+    step = denoising.Step(model, cache, case.k, case.batch)
     with torch.inference_mode(), contextlib.ExitStack() as stack:
-        stack.callback(swap_out, session)
+        stack.enter_context(denoising.attached(case.k, model, override, [model]))
         variants = {
-            "single": lambda: model.denoise_step(real, cache, noise[:batch], times[:batch]),
-            "authors": lambda: model.denoise_step(real.repeat_interleave(k, 0), wide, noise, times),
-            "shared": denoising.hold_round(stack, lambda: model.denoise_step(real, cache, noise, times)),
+            "single": step.single,
+            "authors": partial(step.authors, step.expanded_cache()),
+            "shared": denoising.open_round(stack, step.shared),
         }
         seconds = interleave(variants, rounds, warm_up=1)
     return {name: ratio(seconds, name, "single") for name in ("authors", "shared")}
 
 
 def main(quick: bool) -> None:
-    """Measure what is missing with a progress bar, then write."""
+    """Measure with a progress bar, then write."""
     import torch
     from rich.progress import track
 
     from benchmarks.denoise_smolvla import build
-    from benchmarks.machine import describe
     from keystone_robotics.report import style
     from keystone_robotics.sample.families.smolvla.lerobot import SmolVLAOverride
 
     torch.set_num_threads(1)
-    partial = Partial("cost", quick)
     model = build()
     axes = cases(quick)
     distinct = list(dict.fromkeys(case for line in axes.values() for case in line))
-    found = {}
-    for case in track(distinct, "cost", auto_refresh=False):
-        found[case] = partial(str(case), lambda case=case: measure(model, SmolVLAOverride, case, 1 if quick else 3))
+    found = {
+        case: measure(model, SmolVLAOverride, case, rounds=1 if quick else 3)
+        for case in track(distinct, "cost", auto_refresh=False)
+    }
     rows = [
         {"case": f"{case}, {path}", "ratio": cost, "better": "lower", "path": path, **case._asdict()}
         for case, costs in found.items()
         for path, cost in costs.items()
     ]
-    command = f"python -m benchmarks.cost{' --quick' if quick else ''}"
-    results = {"machine": describe(command), "model": "SmolVLA's expert, real size, random weights", "rows": rows}
-    path = write_json("cost", results, quick)
-    style.save(figure(axes, found), results_folder(quick), "cost")
-    partial.finish()
+    results = {
+        "machine": harness.describe_machine(harness.command_of("cost", quick)),
+        "model": "SmolVLA's expert, real size, random weights",
+        "rows": rows,
+    }
+    path = harness.write_json("cost", results, quick)
+    style.save(figure(axes, found), harness.results_folder(quick), "cost")
     print(f"wrote {path}")
 
 
@@ -134,4 +123,4 @@ def figure(axes: dict[str, list[Case]], found: dict[Case, dict[str, float]]) -> 
 
 
 if __name__ == "__main__":
-    main(denoising.quick_wanted("cost", __doc__))
+    main(harness.parse_quick("cost", __doc__))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks import denoising
+from benchmarks import denoising, harness
 
 LAYERS, STEPS, ACTIONS, ACTION_DIM = 4, 4, 32, 14
 VIDEO_TOKENS, TEXT_TOKENS, REAL_TEXT_TOKENS = 120, 129, 41
@@ -55,7 +55,7 @@ def observation(model: Any) -> dict[str, Any]:
     }
 
 
-def as_it_is(step: Callable[..., Any]) -> Callable[..., Any]:
+def uncompiled(step: Callable[..., Any]) -> Callable[..., Any]:
     """A step that is not compiled."""
     return step
 
@@ -71,7 +71,7 @@ def row(model: Any, k: int, rounds: int) -> dict[str, Any]:
         raise RuntimeError("LeRobot's Fast-WAM is not known to the fast path: nothing to measure")
     given = observation(model)
     noise = torch.randn(k, ACTIONS, ACTION_DIM, generator=torch.Generator().manual_seed(1))
-    run = partial(denoise, model, count=STEPS, shift=None, given=given, compiled=as_it_is)
+    run = partial(denoise, model, count=STEPS, shift=None, given=given, compiled=uncompiled)
     variants = {
         "single": partial(run, noise[:1]),
         "authors": partial(run, noise),
@@ -82,7 +82,7 @@ def row(model: Any, k: int, rounds: int) -> dict[str, Any]:
         "layers": LAYERS,
         "k": k,
         "tokens": VIDEO_TOKENS,
-        **denoising.compare_ways(variants, rounds),
+        **denoising.compare_variants(variants, rounds),
     }
 
 
@@ -98,8 +98,8 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
 
 def main(quick: bool) -> None:
     """Measure and write ``denoise_fastwam.json``."""
-    denoising.run("denoise_fastwam", rows, quick)
+    harness.run("denoise_fastwam", rows, quick)
 
 
 if __name__ == "__main__":
-    main(denoising.quick_wanted("denoise_fastwam", __doc__))
+    main(harness.parse_quick("denoise_fastwam", __doc__))

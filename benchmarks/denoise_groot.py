@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks import denoising
+from benchmarks import denoising, harness
 
 BLOCKS, WIDTH, CONTEXT_WIDTH, TEXT_TOKENS = 4, 1536, 2048, 30
 #: Buckets of time of the four steps, as the action head counts them.
@@ -74,7 +74,7 @@ def loop_row(
         "k": k,
         "tokens": context_tokens,
         "candidate_tokens": tokens,
-        **denoising.compare_ways(variants, rounds),
+        **denoising.compare_variants(variants, rounds),
     }
 
 
@@ -103,7 +103,7 @@ def embodiment_row(k: int, horizon: int, rounds: int) -> dict[str, Any]:
     return {
         "case": f"groot, action encoder and decoder, K = {k}, {horizon} actions",
         "k": k,
-        **denoising.compare_ways(variants, rounds),
+        **denoising.compare_variants(variants, rounds),
     }
 
 
@@ -126,8 +126,8 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
 
 def main(quick: bool) -> None:
     """Measure and write ``denoise_groot.json``."""
-    denoising.run("denoise_groot", rows, quick)
+    harness.run("denoise_groot", rows, quick)
 
 
 if __name__ == "__main__":
-    main(denoising.quick_wanted("denoise_groot", __doc__))
+    main(harness.parse_quick("denoise_groot", __doc__))

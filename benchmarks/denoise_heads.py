@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import denoising
+from benchmarks import denoising, harness
 
 STEPS = 2
 
@@ -23,13 +23,13 @@ Round = Callable[[int], Any]
 
 
 def row(name: str, k: int, tokens: int, layers: str, rounds: int, authors: Round, fast: Round) -> dict[str, Any]:
-    """Both ways, and a single candidate in the authors'."""
+    """Both variants, and a single candidate in the authors' code."""
     variants = {"single": lambda: authors(1), "authors": lambda: authors(k), "fast": lambda: fast(k)}
     return {
         "case": f"{name}, K = {k}, {tokens} context tokens, {layers}",
         "k": k,
         "tokens": tokens,
-        **denoising.compare_ways(variants, rounds),
+        **denoising.compare_variants(variants, rounds),
     }
 
 
@@ -139,10 +139,8 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
     from lerobot.policies.molmoact2.molmoact2_hf_model.configuration_molmoact2 import MolmoAct2ActionExpertConfig
     from lerobot.policies.molmoact2.molmoact2_hf_model.modeling_molmoact2 import ActionExpert, ActionExpertContext
 
-    from keystone_robotics.sample.adapter import swap_in, swap_out
     from keystone_robotics.sample.families.molmoact2.lerobot import MolmoAct2CrossAttentionOverride
     from keystone_robotics.sample.kit.widen import widen
-    from keystone_robotics.sample.engine import Engine
 
     length, layers, heads = 600, 1, 16
     config = MolmoAct2ActionExpertConfig(num_layers=layers, num_heads=heads)
@@ -151,7 +149,6 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
         weight.normal_(0.0, 0.02)
     pairs = [(torch.randn(1, length, heads, 64), torch.randn(1, length, heads, 64)) for _ in range(layers)]
     actions, times = torch.randn(k, 30, config.max_action_dim), torch.arange(STEPS) / STEPS
-    session = Session(k=k, temperature=1.0, seed=0, choose=lambda drawn: drawn.candidates[:, 0], owner=expert)
 
     def run(many: int, rows: int) -> Any:
         contexts = [(widen(keys, rows), widen(values, rows)) for keys, values in pairs]
@@ -164,14 +161,11 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
             for one in modulations
         ]
 
-    for block in expert.blocks:
-        swap_in(block.cross_attn, MolmoAct2CrossAttentionOverride, session)
-    try:
+    attentions = [block.cross_attn for block in expert.blocks]
+    with denoising.attached(k, expert, MolmoAct2CrossAttentionOverride, attentions):
         return row(
             "molmoact2", k, length, "1 of 32 layers", rounds, lambda many: run(many, many), lambda many: run(many, 1)
         )
-    finally:
-        swap_out(session)
 
 
 def rows(quick: bool) -> Iterator[dict[str, Any]]:
@@ -185,8 +179,8 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
 
 def main(quick: bool) -> None:
     """Measure and write ``denoise_heads.json``."""
-    denoising.run("denoise_heads", rows, quick)
+    harness.run("denoise_heads", rows, quick)
 
 
 if __name__ == "__main__":
-    main(denoising.quick_wanted("denoise_heads", __doc__))
+    main(harness.parse_quick("denoise_heads", __doc__))

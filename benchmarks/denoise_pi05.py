@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import denoising
+from benchmarks import denoising, harness
 
 
 def build(layers: int) -> Any:
@@ -49,8 +49,8 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
 
 def main(quick: bool) -> None:
     """Measure and write ``denoise_pi05.json``."""
-    denoising.run("denoise_pi05", rows, quick)
+    harness.run("denoise_pi05", rows, quick)
 
 
 if __name__ == "__main__":
-    main(denoising.quick_wanted("denoise_pi05", __doc__))
+    main(harness.parse_quick("denoise_pi05", __doc__))

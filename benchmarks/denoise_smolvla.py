@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from benchmarks import denoising
+from benchmarks import denoising, harness
 
 
 def build() -> Any:
@@ -70,8 +70,8 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
 
 def main(quick: bool) -> None:
     """Measure and write ``denoise_smolvla.json``."""
-    denoising.run("denoise_smolvla", rows, quick)
+    harness.run("denoise_smolvla", rows, quick)
 
 
 if __name__ == "__main__":
-    main(denoising.quick_wanted("denoise_smolvla", __doc__))
+    main(harness.parse_quick("denoise_smolvla", __doc__))

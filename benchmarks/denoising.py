@@ -1,53 +1,26 @@
-"""One denoising step of K candidates in three ways, on the same random weights and a made-up prefix.
+"""One denoising step of K candidates in three variants, on the same random weights and a random prefix.
 
 - authors: the policy's own step, its prefix mask repeated and its cache expanded K times;
 - plain: the adapter's plain path, candidates packed into one sequence;
 - fast: the shared-context path.
 
-What each does once in a round (expanding the cache, projecting the prefix) is not in the times, but in the memory.
+Work done once per round (expanding the cache, projecting the prefix) counts in the memory, not in the times.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import contextvars
 import copy
-import json
-from collections.abc import Callable, Iterable
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
-from benchmarks.output import write_json
 from benchmarks.timing import interleave_once, ratio, spread
 
 #: Tokens at the end of the prefix that are padding, as behind an instruction that is shorter than the longest.
 PADDING = 10
-
-
-def run(name: str, rows: Callable[[bool], Iterable[dict[str, Any]]], quick: bool) -> Path:
-    """Measure, and write ``{"machine": …, "rows": […]}`` to benchmarks/results, or to its folder ``quick``."""
-    import torch
-
-    from benchmarks.machine import describe
-
-    torch.set_num_threads(1)
-    command = f"python -m benchmarks.{name}{' --quick' if quick else ''}"
-    found: dict[str, Any] = {"machine": describe(command), "rows": []}
-    for row in rows(quick):
-        print(json.dumps(row))
-        found["rows"].append(row)
-    path = write_json(name, found, quick)
-    print(f"wrote {path}")
-    return path
-
-
-def quick_wanted(name: str, purpose: str | None) -> bool:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=purpose)
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller cases, to benchmarks/results/quick")
-    return bool(parser.parse_args().quick)
 
 
 def randomise(module: Any) -> None:
@@ -74,10 +47,29 @@ def random_cache(layers: int, heads: int, tokens: int, width: int) -> Any:
     return cache
 
 
-def hold_round(stack: contextlib.ExitStack, step: Callable[[], Any]) -> Callable[[], Any]:
-    """A step in a round on the shared context that goes on until the stack is closed.
+@contextlib.contextmanager
+def attached(k: int, owner: Any, override: Any, modules: Sequence[Any]) -> Iterator[Any]:
+    """Put an adapter's override on modules without attaching to a policy; yields what the override runs in."""
+    from keystone_robotics.sample.adapter import Adapter
+    from keystone_robotics.sample.engine import Engine
+    from keystone_robotics.sample.override import put_on, take_off
+    from keystone_robotics.sample.selector import Selector
+    from keystone_robotics.select import RULES
 
-    The first call prepares the round, the others are steps and nothing else.
+    adapter = Adapter()
+    engine = Engine(adapter, owner, Selector(adapter, None, RULES["first"]()), k, seed=0)
+    for module in modules:
+        put_on(module, override, engine)
+    try:
+        yield engine
+    finally:
+        take_off(engine)
+
+
+def open_round(stack: contextlib.ExitStack, step: Callable[[], Any]) -> Callable[[], Any]:
+    """A step inside a round on the shared context that ends when the stack is closed.
+
+    The first call prepares the round; the others are steps only.
     """
     from keystone_robotics.sample.kit.rounds import sharing
 
@@ -87,122 +79,156 @@ def hold_round(stack: contextlib.ExitStack, step: Callable[[], Any]) -> Callable
     return lambda: round_.run(step)
 
 
-def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bool = False) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Step:
+    """One denoising step of K candidates for each of B observations.
+
+    Attributes:
+        model: with LeRobot's ``denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)``.
+        cache: keys and values of the prefix, B rows.
+        k: candidates.
+        batch: B.
+    """
+
+    model: Any
+    cache: Any
+    k: int
+    batch: int = 1
+
+    @property
+    def tokens(self) -> int:
+        return int(self.cache.layers[0].keys.shape[2])
+
+    @cached_property
+    def inputs(self) -> tuple[Any, Any, Any]:
+        """Which tokens of the prefix are real (B, tokens), noise (B * K, T, D), time (B * K,)."""
+        import torch
+
+        real = (torch.arange(self.tokens)[None] < self.tokens - PADDING).repeat(self.batch, 1)
+        rows, config = self.batch * self.k, self.model.config
+        shape = (rows, config.chunk_size, config.max_action_dim)
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+        return real, noise, torch.full((rows,), 0.5)
+
+    def single(self) -> Any:
+        real, noise, times = self.inputs
+        return self.model.denoise_step(real, self.cache, noise[: self.batch], times[: self.batch])
+
+    def shared(self) -> Any:
+        real, noise, times = self.inputs
+        return self.model.denoise_step(real, self.cache, noise, times)
+
+    def authors(self, expanded_cache: Any) -> Any:
+        real, noise, times = self.inputs
+        return self.model.denoise_step(real.repeat_interleave(self.k, 0), expanded_cache, noise, times)
+
+    def expanded_cache(self) -> Any:
+        wide = copy.deepcopy(self.cache)
+        wide.batch_repeat_interleave(self.k)
+        return wide
+
+
+def compare(model: Any, override: Any, cache: Any, k: int, rounds: int, compiled: bool = False) -> dict[str, Any]:
     """Ratios of times, the largest difference, and the extra memory of one step of K candidates.
 
     Args:
-        model: with LeRobot's ``denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)``.
-        seam: of its adapter.
+        model: see `Step`.
+        override: of its adapter.
         cache: of the prefix.
         k: candidates.
         rounds: of interleaved measurements.
-        compiled: measure the compiled fast step too.
+        compiled: measure the compiled fast step, too.
     """
     import torch
 
-    from keystone_robotics.sample.adapter import swap_in, swap_out
     from keystone_robotics.sample.kit.rounds import sharing
-    from keystone_robotics.sample.engine import Engine
 
-    tokens = cache.layers[0].keys.shape[2]
-    real = torch.arange(tokens)[None] < tokens - PADDING
-    shape = (k, model.config.chunk_size, model.config.max_action_dim)
-    noise = torch.randn(shape, generator=torch.Generator().manual_seed(2))
-    times = torch.full((k,), 0.5)
-    session = Session(k=k, temperature=1.0, seed=0, choose=lambda drawn: drawn.candidates[:, 0], owner=model)
-    swap_in(model, seam, session)
+    step = Step(model, cache, k)
+    with torch.inference_mode(), contextlib.ExitStack() as stack:
+        engine = stack.enter_context(attached(k, model, override, [model]))
 
-    def expanded() -> Any:
-        wide = copy.deepcopy(cache)
-        wide.batch_repeat_interleave(k)
-        return wide
+        def shared_compiled() -> Any:
+            engine.compile = True
+            try:
+                return step.shared()
+            finally:
+                engine.compile = False
 
-    def as_authors(wide: Any) -> Any:
-        return model.denoise_step(real.repeat(k, 1), wide, noise, times)
+        def whole_round() -> Any:
+            with sharing():
+                return step.shared()
 
-    def shared() -> Any:
-        return model.denoise_step(real, cache, noise, times)
-
-    def shared_compiled() -> Any:
-        session.compile = True
-        try:
-            return shared()
-        finally:
-            session.compile = False
-
-    def whole_round() -> Any:
-        with sharing():
-            return shared()
-
-    with torch.inference_mode(), contextlib.ExitStack() as rounds_begun:
         variants = {
-            "single": lambda: model.denoise_step(real, cache, noise[:1], times[:1]),
-            "authors": partial(as_authors, expanded()),
-            "plain": shared,
-            "fast": hold_round(rounds_begun, shared),
+            "single": step.single,
+            "authors": partial(step.authors, step.expanded_cache()),
+            "plain": step.shared,
+            "fast": open_round(stack, step.shared),
         }
         if compiled:
-            variants["compiled"] = hold_round(rounds_begun, shared_compiled)
+            variants["compiled"] = open_round(stack, shared_compiled)
         outputs, seconds = interleave_once(variants, rounds)
         del variants
         peaks = {
-            "authors": peak_mib(lambda: as_authors(expanded())),
-            "plain": peak_mib(shared),
+            "authors": peak_mib(lambda: step.authors(step.expanded_cache())),
+            "plain": peak_mib(step.shared),
             "fast": peak_mib(whole_round),
         }
-    swap_out(session)
-
     return {
         "k": k,
-        "tokens": tokens,
+        "tokens": step.tokens,
         "rounds": rounds,
-        "ratio": ratio(seconds, "authors", "fast"),
-        "range": spread(seconds, "authors", "fast"),
         "plain_ratio": ratio(seconds, "authors", "plain"),
-        **({"compiled_ratio": ratio(seconds, "authors", "compiled")} if compiled else {}),
-        "authors_over_single": ratio(seconds, "authors", "single"),
-        "fast_over_single": ratio(seconds, "fast", "single"),
-        "difference": max(
-            float((outputs[name] - outputs["authors"]).abs().max()) for name in outputs if name != "single"
-        ),
+        **_ratios(seconds),
+        "difference": _difference({name: [output] for name, output in outputs.items()}),
         "size": float(outputs["authors"].abs().max()),
         "peak_mib": peaks,
     }
 
 
-def compare_ways(variants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Any]:
-    """Of whole rounds: how their times and memory relate, and how far apart what they compute is.
+def compare_variants(variants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Any]:
+    """Ratios of times, the largest difference, and the extra memory of whole rounds.
 
     Args:
-        variants: "authors" and "fast" for K candidates, "single" for one in the authors' way, and "compiled" if that is wanted;
-            each returns a tensor or several, "fast" and "compiled" with as many numbers as "authors".
-        rounds: in which they take turns.
+        variants: "authors" and "fast" for K candidates, "single" for one in the authors' code, and optionally "compiled"; each
+            returns a tensor or several, "fast" and "compiled" with as many numbers as "authors".
+        rounds: of interleaved measurements.
     """
     import torch
 
     with torch.inference_mode():
         outputs, seconds = interleave_once(variants, rounds)
-        peaks = {way: peak_mib(variants[way]) for way in ("authors", "fast")}
-    tensors = {way: [found] if isinstance(found, torch.Tensor) else list(found) for way, found in outputs.items()}
+        peaks = {name: peak_mib(variants[name]) for name in ("authors", "fast")}
+    tensors = {name: [found] if isinstance(found, torch.Tensor) else list(found) for name, found in outputs.items()}
     return {
         "rounds": rounds,
-        "ratio": ratio(seconds, "authors", "fast"),
-        "range": spread(seconds, "authors", "fast"),
-        **({"compiled_ratio": ratio(seconds, "authors", "compiled")} if "compiled" in variants else {}),
-        "authors_over_single": ratio(seconds, "authors", "single"),
-        "fast_over_single": ratio(seconds, "fast", "single"),
-        "difference": max(
-            float((own - other.reshape(own.shape)).abs().max())
-            for way in variants.keys() - {"single"}
-            for own, other in zip(tensors["authors"], tensors[way], strict=True)
-        ),
+        **_ratios(seconds),
+        "difference": _difference(tensors),
         "size": max(float(own.abs().max()) for own in tensors["authors"]),
         "peak_mib": peaks,
     }
 
 
+def _ratios(seconds: Mapping[str, list[float]]) -> dict[str, Any]:
+    return {
+        "ratio": ratio(seconds, "authors", "fast"),
+        "range": spread(seconds, "authors", "fast"),
+        **({"compiled_ratio": ratio(seconds, "authors", "compiled")} if "compiled" in seconds else {}),
+        "authors_over_single": ratio(seconds, "authors", "single"),
+        "fast_over_single": ratio(seconds, "fast", "single"),
+    }
+
+
+def _difference(tensors: Mapping[str, Sequence[Any]]) -> float:
+    """The largest difference of any variant of K candidates to the authors' code."""
+    return max(
+        float((own - other.reshape(own.shape)).abs().max())
+        for name in tensors.keys() - {"single"}
+        for own, other in zip(tensors["authors"], tensors[name], strict=True)
+    )
+
+
 def peak_mib(call: Callable[[], object]) -> float | None:
-    """How much memory the process needs at most during a call beyond what it has before; None where no one tells."""
+    """Peak memory of the process during a call, above what it had before; None where that cannot be measured."""
     from keystone_robotics.profiling.memory import ProcessMeter
 
     meter = ProcessMeter()

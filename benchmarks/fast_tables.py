@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.harness import RESULTS
 
 
 def short_denoise_table(results: Path = RESULTS) -> str:

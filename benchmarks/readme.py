@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 from benchmarks import fast_tables
-from keystone_study.reproduce.tables import markdown
+from benchmarks.harness import RESULTS, ROOT
+from keystone_study.markdown import markdown_table
 
-ROOT = Path(__file__).parents[1]
 BRANCHES = {"one way": "guard: one group", "two ways": "clustering: two modes", "isotropic": "clustering: no structure"}
 
 
 def select_table() -> str:
     """Speed-ups at K = 16 as a Markdown table, from ``select.json``."""
-    results = json.loads((ROOT / "benchmarks/results/select.json").read_text())
+    results = json.loads((RESULTS / "select.json").read_text())
     lines = ["| K = 16 | rounds per call | with numba | without |", "|---|---|---|---|"]
     for row in results["speedups"]:
         if row["k"] == 16:
@@ -29,25 +28,25 @@ def select_table() -> str:
 
 def main_table() -> str:
     """Success on every workload, from ``main.json``, which ``keystone reproduce main`` wrote."""
-    path = ROOT / "benchmarks/results/main.json"
+    path = RESULTS / "main.json"
     if not path.exists():
         return "(not run yet: `keystone reproduce main`)"
     results = json.loads(path.read_text())
-    return markdown(results["overview"]) + "\n" + results["legend"]
+    return markdown_table(results["overview"]) + "\n" + results["legend"]
 
 
 def confirm_table() -> str:
     """The recommended rule on fresh states, from ``confirm.json``."""
-    path = ROOT / "benchmarks/results/confirm.json"
+    path = RESULTS / "confirm.json"
     if not path.exists():
         return "(not run yet: `keystone reproduce confirm`)"
     heading, *rows = json.loads(path.read_text())["overview"]
-    return markdown([row[:10] for row in (heading, *rows)])
+    return markdown_table([row[:10] for row in (heading, *rows)])
 
 
 def throughput_line() -> str:
     """Episodes per second, from ``closed_loop.json``."""
-    results = json.loads((ROOT / "benchmarks/results/closed_loop.json").read_text())
+    results = json.loads((RESULTS / "closed_loop.json").read_text())
     rates = {(row["arm"], row["processes"]): row["per_second"] for row in results["throughput"]}
     one, many = (
         f"{rates[arm, 1]:.1f} with one process, {rates[arm, 2]:.1f} with two" for arm in ("first", "keystone:k=16")
@@ -59,7 +58,7 @@ def throughput_line() -> str:
     )
 
 
-#: The pages with tables, and who makes each of them.
+#: The pages with tables, and the function that makes each table.
 PAGES = {
     "README.md": {
         "main": main_table,
@@ -89,7 +88,7 @@ def filled(page: str) -> str:
 
 
 def write() -> None:
-    """Bring all pages up to date."""
+    """Update all pages."""
     for page in PAGES:
         (ROOT / page).write_text(filled(page))
 

@@ -1,11 +1,11 @@
 """``python -m benchmarks.regression OLD NEW [--allow 0.25] [--some]``: has anything become slower?
 
 Compares the rows of two result files by their case, or those of all files in two folders. ``make bench-quick`` has some of the
-cases of ``make bench``, with fewer rounds: ``benchmarks/results benchmarks/results/quick --some --allow 0.4``. What is compared
-are ratios that were measured within one run each, so the files may come from different machines, with a grain of salt: of time,
-and of peak memory where that is 100 MiB or more (less is lost in what allocators keep). Where a ratio has a range of rounds, it
-is worse only if the two ranges have nothing in common, too. Exit code 0 if nothing is worse by more than is allowed, 1 if
-something is, or is missing in NEW; 2 if the files cannot be compared.
+cases of ``make bench``, with fewer rounds: ``benchmarks/results benchmarks/results/quick --some --allow 0.4``. Compared are
+ratios that were measured within one run each, so the files may come from different machines: ratios of time, and of peak memory
+where that is 100 MiB or more (less is within the noise of allocators). Where a ratio has a range of rounds, it is worse only if
+the two ranges are disjoint, too. Exit code 0 if nothing is worse by more than is allowed; 1 if something is, or is missing in
+NEW; 2 if the files cannot be compared.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LEAST_MEMORY = 100.0
 
 
 class Change(NamedTuple):
-    """One case in both files. ``factor`` is above 1 where the new one is better, whichever direction that is. ``apart`` tells
-    that no round of one was like one of the other, or that the rounds are not known.
+    """One case in both files. ``factor`` is above 1 where the new one is better, whichever direction that is. ``disjoint``: the
+    ranges of the rounds do not overlap, or are not known.
     """
 
     case: str
     old: float
     new: float
     factor: float
-    apart: bool
+    disjoint: bool
 
 
 def read_rows(path: Path) -> dict[str, dict[str, Any]]:
@@ -71,11 +71,13 @@ def changes(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]) -> l
     for case in old.keys() & new.keys():
         before, after = old[case]["ratio"], new[case]["ratio"]
         factor = before / after if old[case].get("better") == "lower" else after / before
-        found.append(Change(case, before, after, factor, _apart(old[case].get("range"), new[case].get("range"))))
+        found.append(
+            Change(case, before, after, factor, _ranges_disjoint(old[case].get("range"), new[case].get("range")))
+        )
     return sorted(found, key=lambda change: (change.factor, change.case))
 
 
-def _apart(old: Sequence[float] | None, new: Sequence[float] | None) -> bool:
+def _ranges_disjoint(old: Sequence[float] | None, new: Sequence[float] | None) -> bool:
     return old is None or new is None or old[0] > new[1] or new[0] > old[1]
 
 
@@ -88,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--allow",
         type=float,
         default=0.25,
-        help="how much worse a ratio may be, as a fraction; a busy machine makes a quarter",
+        help="how much worse a ratio may be, as a fraction; 0.25 is within the noise of a busy machine",
     )
     parser.add_argument("--some", action="store_true", help="NEW need not have all cases")
     given = parser.parse_args(arguments)
@@ -103,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not compared:
         print(f"{given.old} and {given.new} have no case in common", file=sys.stderr)
         return 2
-    worse = [change for change in compared if change.factor < 1 - given.allow and change.apart]
+    worse = [change for change in compared if change.factor < 1 - given.allow and change.disjoint]
     missing, added = [] if given.some else sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
     for change in compared:
         mark = "WORSE " if change in worse else "      "

@@ -13,7 +13,7 @@ from benchmarks.timing import interleave, ratio
 
 STEPS, DIMS = 50, 7
 #: The case that all times of the scaling curves are relative to: compiled, one round, K = 16.
-HOME: Shape = (1, 16, STEPS, DIMS)
+BASE: Shape = (1, 16, STEPS, DIMS)
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def speedups(cloud: str, k: int, batch: int, effort: Effort) -> dict[str, Any]:
 
 
 def relative_times(shape: Shape, effort: Effort) -> dict[str, Any]:
-    """Time of each selector on two modes of the given shape, in units of the compiled one at `HOME`."""
-    inputs, home = draw("two ways", shape, effort.inputs), draw("two ways", HOME, effort.inputs)
+    """Time of each selector on two modes of the given shape, in units of the compiled one at `BASE`."""
+    inputs, home = draw("two ways", shape, effort.inputs), draw("two ways", BASE, effort.inputs)
     names = [name for name in SELECTORS if name != "branch-free"]
     calls = {name: on_each(name, inputs) for name in names}
     seconds = _seconds({"home": on_each("compiled", home), **calls}, effort)

@@ -1,17 +1,15 @@
 """``python -m benchmarks.select_speed [--quick]``: how fast, how exact, and how it grows.
 
 Writes select.json, select.md, select_scaling.png and select_scaling.svg to benchmarks/results, or with ``--quick`` a rough
-version in less time to benchmarks/results/quick. Interrupted, it goes on where it was.
+version in less time to benchmarks/results/quick.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.output import results_folder, write_json
-from benchmarks.partial import Partial
+from benchmarks import harness
 
 
 def main(quick: bool) -> None:
@@ -19,19 +17,16 @@ def main(quick: bool) -> None:
     import torch
 
     from benchmarks import select_report
-    from benchmarks.machine import describe
     from keystone_robotics.report import style
 
     torch.set_num_threads(1)
-    partial = Partial("select_speed", quick)
-    found = measure(quick, partial)
-    command = f"python -m benchmarks.select_speed{' --quick' if quick else ''}"
-    results = {"machine": describe(command), **found, "rows": rows(found["speedups"])}
-    folder = results_folder(quick)
-    write_json("select", results, quick)
+    found = measure(quick)
+    machine = harness.describe_machine(harness.command_of("select_speed", quick))
+    results = {"machine": machine, **found, "rows": rows(found["speedups"])}
+    folder = harness.results_folder(quick)
+    harness.write_json("select", results, quick)
     (folder / "select.md").write_text(select_report.markdown(results))
     style.save(select_report.figure(results), folder, "select_scaling")
-    partial.finish()
     print(f"wrote {folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder}/select.md")
 
 
@@ -44,8 +39,8 @@ def rows(speedups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def measure(quick: bool, partial: Partial) -> dict[str, list[dict[str, Any]]]:
-    """All that is measured, table by table; what an interrupted run measured is taken from there."""
+def measure(quick: bool) -> dict[str, list[dict[str, Any]]]:
+    """All measurements, by table."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from benchmarks.select_clouds import CLOUDS
@@ -66,13 +61,10 @@ def measure(quick: bool, partial: Partial) -> dict[str, list[dict[str, Any]]]:
         for name, calls in tables.items():
             task = progress.add_task(name.replace("_", " "), total=len(calls))
             for call, *arguments in calls:
-                key = f"{name} {arguments}"
-                results[name].append(partial(key, lambda call=call, given=arguments: call(*given, effort)))
+                results[name].append(call(*arguments, effort))
                 progress.update(task, advance=1, refresh=True)
     return results
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.select_speed", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, to benchmarks/results/quick")
-    main(parser.parse_args().quick)
+    main(harness.parse_quick("select_speed", __doc__))

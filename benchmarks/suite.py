@@ -1,9 +1,8 @@
 """``python -m benchmarks.suite [--quick] [--only NAME …]``: all benchmarks, one after the other (``make bench``).
 
 Each runs in a process of its own and writes a JSON file with its rows to benchmarks/results. With ``--quick`` all run in one
-process, because loading LeRobot takes longer than most of their rough versions, and write to the folder ``quick`` there. What a
-benchmark prints goes to out/bench. Interrupted, the same command goes on with the first that is not finished. At the end
-suite.md, with the seconds that each took, and the tables of the README are written from the results.
+process and write to the subfolder ``quick``. Their output goes to out/bench. At the end suite.md and the tables of the README
+are written from the results. Interrupted, the command says what is left to run.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.output import results_folder
-from benchmarks.partial import ROOT, WORK, Partial
+from benchmarks.harness import ROOT, results_folder
+
+#: Where the output of benchmarks goes.
+LOGS = ROOT / "out" / "bench"
 
 #: Modules of this package with a function ``main(quick)``, in the order in which they run.
 MODULES = (
@@ -39,94 +40,90 @@ MODULES = (
 )
 
 
-class Failed(Exception):
-    """A benchmark ended with an error, which its log tells."""
+class BenchmarkFailed(Exception):
+    """A benchmark ended with an error, which is in its log."""
 
 
 def run(module: str, quick: bool) -> float:
-    """Run one benchmark; seconds that it took.
+    """Run one benchmark; wall-clock seconds.
 
     Raises:
-        Failed: if it failed.
+        BenchmarkFailed: if it failed.
     """
     begin = time.perf_counter()
-    with log_of(module, quick).open("w") as log:
+    path = log_path(module, quick)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as log:
         if quick:
-            run_here(module, log)
+            run_in_process(module, log)
         else:
-            run_apart(module, log)
+            run_in_subprocess(module, log)
     return time.perf_counter() - begin
 
 
-def log_of(module: str, quick: bool) -> Path:
-    """Where it goes what a benchmark prints."""
-    return WORK / f"{module}{'-quick' if quick else ''}.log"
+def log_path(module: str, quick: bool) -> Path:
+    """The file that a benchmark's output goes to."""
+    return LOGS / f"{module}{'-quick' if quick else ''}.log"
 
 
-def run_here(module: str, log: TextIO) -> None:
-    """The rough version, in this process."""
+def run_in_process(module: str, log: TextIO) -> None:
+    """The quick version: loading LeRobot takes longer than most of these."""
     with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         try:
             importlib.import_module(f"benchmarks.{module}").main(quick=True)
         except Exception as error:
             traceback.print_exc()
-            raise Failed from error
+            raise BenchmarkFailed from error
 
 
-def run_apart(module: str, log: TextIO) -> None:
-    """In a process of its own, whose memory and warmed-up caches no other benchmark has touched."""
+def run_in_subprocess(module: str, log: TextIO) -> None:
+    """In a process whose memory and caches no other benchmark has touched."""
     command = [sys.executable, "-m", f"benchmarks.{module}"]
     if subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT).returncode:
-        raise Failed
+        raise BenchmarkFailed
 
 
 def run_all(modules: tuple[str, ...], quick: bool, console: Console) -> tuple[dict[str, float], list[str]]:
-    """Run what is not finished, or all of it if everything asked for is; the seconds by name, and the names that failed."""
-    finished = Partial("suite", quick)
-    if all(module in finished for module in modules):
-        finished.forget(modules)
+    """Run all; the seconds by name, and the names that are left to run because they failed or were interrupted."""
     taken: dict[str, float] = {}
-    failed = []
+    left = list(modules)
     columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # redrawn rarely, because a thread that redraws takes a little of what is timed
+    # redrawn rarely, because the thread that redraws disturbs the timing
     with Progress(*columns, console=console, refresh_per_second=0.5) as bar:
         task = bar.add_task("", total=len(modules))
         for module in modules:
             bar.update(task, description=module)
             try:
-                known = module in finished
-                taken[module] = finished(module, lambda module=module: run(module, quick))
-                console.print(f"{module}: {'finished before' if known else 'done'} ({taken[module]:.0f} s)")
-            except Failed:
-                failed.append(module)
-                console.print(f"{module}: failed, see {log_of(module, quick)}", style="bold red")
+                taken[module] = run(module, quick)
+                left.remove(module)
+                console.print(f"{module}: {taken[module]:.0f} s")
+            except BenchmarkFailed:
+                console.print(f"{module}: failed, see {log_path(module, quick)}", style="bold red")
+            except KeyboardInterrupt:
+                break
             bar.advance(task)
-    if all(module in finished for module in MODULES):  # not after --only: the others may be under way
-        finished.finish()
-    return taken, failed
+    return taken, left
 
 
 def main() -> int:
     """Run, then write the pages; an exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.suite", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="a rough version in two minutes, to benchmarks/results/quick"
+        "--quick", action="store_true", help="a less exact version in two minutes, to benchmarks/results/quick"
     )
     parser.add_argument("--only", nargs="+", choices=MODULES, default=MODULES, metavar="NAME", help="only these")
     arguments = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that are begun
-    console = Console(file=sys.stdout)  # this one, also while a benchmark's own output is sent elsewhere
-    try:
-        taken, failed = run_all(tuple(arguments.only), arguments.quick, console)
-    except KeyboardInterrupt:
-        console.print("stopped: run the same command again to go on from here", style="bold yellow")
-        return 130
+    os.environ["OMP_NUM_THREADS"] = "1"  # for subprocesses
+    console = Console(file=sys.stdout)  # also while a benchmark's output is redirected
+    taken, left = run_all(tuple(arguments.only), arguments.quick, console)
     from benchmarks import readme, suite_report
 
     console.print(f"wrote {suite_report.write(results_folder(arguments.quick), taken)}")
     if not arguments.quick:
         readme.write()
-    return 1 if failed else 0
+    if left:
+        console.print(f"left to run: --only {' '.join(left)}", style="bold yellow")
+    return 1 if left else 0
 
 
 if __name__ == "__main__":

@@ -48,10 +48,7 @@ def page(found: dict[str, dict[str, Any]], seconds: Mapping[str, float]) -> str:
 def durations(seconds: Mapping[str, float]) -> str:
     """One line; wall clock, of the last run of each."""
     each = ", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items())
-    return (
-        f"Making them took {sum(seconds.values()) / 60:.1f} minutes of wall-clock time (one that was interrupted counts from "
-        f"where it went on): {each}.\n"
-    )
+    return f"Making them took {sum(seconds.values()) / 60:.1f} minutes of wall-clock time (the last run of each): {each}.\n"
 
 
 def write(folder: Path, seconds: Mapping[str, float]) -> Path:

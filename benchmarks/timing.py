@@ -1,7 +1,7 @@
-"""How to time on a machine that others use too.
+"""Timing on a shared machine.
 
 One thread, CPU time of that thread (``time.thread_time``), the variants interleaved within one run, and the median of the
-per-round ratios: neighbours then disturb all variants alike. Absolute times are not reported anywhere.
+per-round ratios: other processes then disturb all variants alike. Absolute times are not reported anywhere.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def interleave(
 def interleave_once(
     variants: Mapping[str, Callable[[], Any]], rounds: int, clock: Callable[[], float] = time.thread_time
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """For calls that take long: what each variant returned last, and the CPU seconds of one call per round."""
+    """For long calls: what each variant returned last, and the CPU seconds of one call per round."""
     outputs: dict[str, Any] = {}
 
     def keeping(name: str) -> Callable[[], None]:
@@ -68,6 +68,6 @@ def ratio(seconds: Mapping[str, list[float]], slow: str, fast: str) -> float:
 
 
 def spread(seconds: Mapping[str, list[float]], slow: str, fast: str) -> list[float]:
-    """The smallest and the largest of the rounds' ratios: how much to believe their median."""
+    """The smallest and the largest of the rounds' ratios: a measure of noise."""
     ratios = [a / b for a, b in zip(seconds[slow], seconds[fast], strict=True)]
     return [min(ratios), max(ratios)]

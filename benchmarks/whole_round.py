@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import denoising
+from benchmarks import harness
 from benchmarks.timing import interleave_once, ratio, spread
 
 K = 16
@@ -87,8 +87,8 @@ def compare(
 
 def main(quick: bool) -> None:
     """Measure and write ``whole_round.json``."""
-    denoising.run("whole_round", rows, quick)
+    harness.run("whole_round", rows, quick)
 
 
 if __name__ == "__main__":
-    main(denoising.quick_wanted("whole_round", __doc__))
+    main(harness.parse_quick("whole_round", __doc__))

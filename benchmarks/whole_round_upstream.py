@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.machine import describe
-from benchmarks.output import RESULTS, write_json
+from benchmarks.harness import RESULTS, describe_machine, write_json
 from benchmarks.whole_round import compare
 
 RESULT = "whole_round_upstream"
@@ -107,7 +106,7 @@ def measure(checkout: str) -> list[dict[str, Any]]:
 
     torch.set_num_threads(1)
     folder = importable(checkout, *(("src",) if checkout in ("FastWAM", "openpi") else ()))
-    machine = describe("")
+    machine = describe_machine("")
     of_checkout = {
         "checkout": checkout,
         "commit": commit_of(folder),
@@ -129,7 +128,7 @@ def main(checkouts: list[str]) -> None:
         print(json.dumps(found, indent=1))
         known = [row for row in known if row["checkout"] != checkout] + found
     rows = sorted(known, key=lambda row: row["case"])
-    write_json(RESULT, {"machine": describe("make bench-upstream"), "rows": rows}, quick=False)
+    write_json(RESULT, {"machine": describe_machine("make bench-upstream"), "rows": rows}, quick=False)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from keystone_study.markdown import markdown_table
 from keystone_study.roofline.devices import DEVICES
 from keystone_study.roofline.models import MODELS
-from keystone_study.roofline.table import against_k, beside_published, markdown, operations, six_models
+from keystone_study.roofline.table import largest_k_table, latency_table, operations_table, published_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "roofline.md"
 
@@ -17,11 +18,11 @@ def tables() -> dict[str, str]:
     ]
     header = ["device", "memory, GB/s", "dense bf16, TFLOP/s", "assumed µs per eager operation", "per graph kernel"]
     pages = {
-        "devices": markdown(header, devices),
-        "pi05": against_k(MODELS["pi05"], DEVICES["a6000"]),
-        "published": beside_published(),
-        "operations": operations(),
-        **{name: six_models(DEVICES[name]) for name in ("a6000", "h100", "thor")},
+        "devices": markdown_table([header, *devices]).splitlines(),
+        "pi05": latency_table(MODELS["pi05"], DEVICES["a6000"]),
+        "published": published_table(),
+        "operations": operations_table(),
+        **{name: largest_k_table(DEVICES[name]) for name in ("a6000", "h100", "thor")},
     }
     return {name: "\n".join(lines) + "\n" for name, lines in pages.items()}
 

@@ -2,6 +2,7 @@
 # The core must live inside other people's environments: Python 3.10 to 3.13, torch and numpy, nothing else.
 # For each of those Pythons that this machine has: an environment with only them, where every example in the docstrings of
 # select, sample and attach is run with the standard library's doctest; then the tests of the core, with the tools they need.
+# PYTHONS="3.10 3.13" limits it to some.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
@@ -18,7 +19,7 @@ find_python() {  # pyenv's shims refuse versions that are not active, so its own
 }
 
 ran=0
-for version in 3.10 3.11 3.12 3.13; do
+for version in ${PYTHONS:-3.10 3.11 3.12 3.13}; do
   python=$(find_python "$version")
   if [[ -z $python ]]; then
     echo "== Python $version: not on this machine"

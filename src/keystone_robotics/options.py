@@ -7,7 +7,7 @@ from typing import Any
 
 DEFAULT_K = 16
 DEFAULT_RULE = "keystone"  #: the paper's
-#: Ours: best, or not clearly worse than the best, on every workload that was tried (docs/study.md).
+#: The rule with the highest rates in docs/study.md; new policies may do better with one cooled sample.
 RECOMMENDED_RULE = "core-mean"
 
 

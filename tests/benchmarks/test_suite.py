@@ -1,4 +1,4 @@
-"""The benchmark suite: which modules run, how a run goes on, how two results are compared."""
+"""The benchmark suite: which modules run, what is left after an interruption, how two results are compared."""
 
 import ast
 import contextlib
@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from benchmarks import closed_loop, cost, denoising, output, regression, suite, suite_report
-from benchmarks.partial import Partial
+from benchmarks import closed_loop, cost, harness, regression, suite, suite_report
 from benchmarks.timing import interleave_once
 from keystone_robotics.sample.adapter import Seam
 
@@ -42,69 +41,32 @@ def test_every_committed_result_with_a_ratio_can_be_compared():
         assert regression.main([path, path, "--allow", "0"]) == 0
 
 
-@pytest.fixture
-def runs(monkeypatch, tmp_path):
-    """The suite with three modules that take no time; the names of those that ran."""
-    ran = []
-
+def test_what_failed_or_was_interrupted_is_left_to_run(monkeypatch):
     def run(module, quick):
-        ran.append(module)
         if module == "interrupted":
             raise KeyboardInterrupt
         if module == "broken":
-            raise suite.Failed
+            raise suite.BenchmarkFailed
         return 1.0
 
-    monkeypatch.setattr(suite, "MODULES", ("first", "second", "last"))
     monkeypatch.setattr(suite, "run", run)
-    monkeypatch.setattr(suite, "Partial", lambda name, quick: Partial(name, quick, version="1", folder=tmp_path))
-    return ran
+    console = Console(quiet=True)
+    assert suite.run_all(("broken", "last"), True, console) == ({"last": 1.0}, ["broken"])
+    assert suite.run_all(("first", "interrupted", "last"), True, console) == ({"first": 1.0}, ["interrupted", "last"])
 
 
-def test_an_interrupted_suite_goes_on_where_it_was(runs):
-    with pytest.raises(KeyboardInterrupt):
-        suite.run_all(("first", "interrupted", "last"), False, Console(quiet=True))
-    assert runs == ["first", "interrupted"]
-    runs.clear()
-    taken = {"first": 1.0, "second": 1.0, "last": 1.0}
-    assert suite.run_all(("first", "second", "last"), False, Console(quiet=True)) == (taken, [])
-    assert runs == ["second", "last"]
-    runs.clear()
-    suite.run_all(("first",), False, Console(quiet=True))  # that one was complete: the next begins anew
-    assert runs == ["first"]
-
-
-def test_a_part_that_runs_alone_does_not_forget_what_an_interrupted_suite_has_done(runs):
-    with pytest.raises(KeyboardInterrupt):
-        suite.run_all(("first", "interrupted"), False, Console(quiet=True))
-    suite.run_all(("last",), False, Console(quiet=True))
-    runs.clear()
-    suite.run_all(("last",), False, Console(quiet=True))  # asked for once more, it is measured once more
-    assert runs == ["last"]
-    runs.clear()
-    suite.run_all(("first", "second", "last"), False, Console(quiet=True))
-    assert runs == ["second"]
-
-
-def test_one_that_fails_does_not_stop_the_others_and_is_tried_again(runs):
-    assert suite.run_all(("broken", "last"), True, Console(quiet=True)) == ({"last": 1.0}, ["broken"])
-    runs.clear()
-    suite.run_all(("broken", "last"), True, Console(quiet=True))
-    assert runs == ["broken"]
-
-
-def test_the_rough_version_tells_its_log_what_it_prints_and_why_it_failed(monkeypatch, tmp_path, capsys):
+def test_the_log_has_the_output_and_the_error(monkeypatch, tmp_path, capsys):
     def main(quick):
         print(f"measured, quick: {quick}")
         if failing:
             raise ValueError("no such case")
 
-    monkeypatch.setattr(suite, "WORK", tmp_path)
+    monkeypatch.setattr(suite, "LOGS", tmp_path)
     monkeypatch.setitem(sys.modules, "benchmarks.made_up", SimpleNamespace(main=main))
     failing = False
     assert suite.run("made_up", quick=True) >= 0
     failing = True
-    with pytest.raises(suite.Failed):
+    with pytest.raises(suite.BenchmarkFailed):
         suite.run("made_up", quick=True)
     log = (tmp_path / "made_up-quick.log").read_text()
     assert log.startswith("measured, quick: True\n")
@@ -113,23 +75,10 @@ def test_the_rough_version_tells_its_log_what_it_prints_and_why_it_failed(monkey
 
 
 def test_a_process_that_fails_is_a_benchmark_that_failed(monkeypatch, tmp_path):
-    monkeypatch.setattr(suite, "WORK", tmp_path)
-    with pytest.raises(suite.Failed):
+    monkeypatch.setattr(suite, "LOGS", tmp_path)
+    with pytest.raises(suite.BenchmarkFailed):
         suite.run("no_such_benchmark", quick=False)
     assert "no_such_benchmark" in (tmp_path / "no_such_benchmark.log").read_text()
-
-
-def test_what_was_measured_is_kept_unless_the_code_has_changed(tmp_path):
-    partial = Partial("some", version="1", folder=tmp_path)
-    assert partial("a", lambda: {"x": 1}) == {"x": 1}
-    with partial.path.open("a") as file:
-        file.write('{"key": "b", "fou')  # killed while it wrote
-    again = Partial("some", version="1", folder=tmp_path)
-    assert again("a", lambda: pytest.fail("it is known")) == {"x": 1}
-    assert again("b", lambda: 2) == 2
-    assert Partial("some", version="1", folder=tmp_path)("b", lambda: pytest.fail("it is known")) == 2
-    assert Partial("some", quick=True, version="1", folder=tmp_path)("a", lambda: "quick") == "quick"
-    assert Partial("some", version="2", folder=tmp_path)("a", lambda: "new") == "new"
 
 
 def write(path, rows):
@@ -274,14 +223,14 @@ def failing_write(path, text):
 
 @pytest.mark.parametrize("name", ["denoise_some", "closed_loop"])
 def test_an_interrupted_write_leaves_the_result_as_it_was(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(output, "RESULTS", tmp_path)
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
     monkeypatch.setattr(closed_loop, "throughput", lambda work, quick, console: [{"per_second": 1.0}])
 
     def write_result():
         if name == "closed_loop":
             closed_loop.main(quick=True)
         else:
-            denoising.run(name, lambda quick: [{"case": "a", "ratio": 1.0}], quick=True)
+            harness.run(name, lambda quick: [{"case": "a", "ratio": 1.0}], quick=True)
 
     write_result()
     path = tmp_path / "quick" / f"{name}.json"

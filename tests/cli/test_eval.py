@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from keystone_robotics.cli import main
-from keystone_robotics.cli.evaluate import make_executor
+from keystone_robotics.evaluate.executors import make_executor
 from keystone_robotics.evaluate.store import FILE
 from toy import save_random_flow, table
 
@@ -134,7 +134,7 @@ def test_a_missing_package_is_said(config, tmp_path, monkeypatch, capsys, packag
     def missing(*_):
         raise ModuleNotFoundError(f"No module named {package}", name=package)
 
-    monkeypatch.setattr("keystone_robotics.cli.evaluate.make_executor", missing)
+    monkeypatch.setattr("keystone_robotics.evaluate.executors.make_executor", missing)
     assert eval_(config, "--out", tmp_path / "run") == 2
     top = package.partition(".")[0]
     assert capsys.readouterr().err == f'keystone: this needs {top}: pip install "keystone-robotics[{extra}]"\n'
@@ -195,7 +195,7 @@ def test_the_benchmark_and_the_policy_of_the_guide(tmp_path):
         ),
         (["--env", "no_such_module:Thing"], "no_such_module cannot be imported"),
         (
-            ["--env", "keystone.environments:BENCHMARKS"],
+            ["--env", "keystone_robotics.environments:BENCHMARKS"],
             "is 'dict': expected keystone_robotics.environments.benchmark.Benchmark",
         ),
     ],

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 import keystone_robotics as keystone
-from tiny import POLICIES
 
 
 @pytest.fixture(scope="module")
 def built() -> Callable[[str], Any]:
     """By name, each built once for the tests of a file."""
+    from tiny import POLICIES  # needs LeRobot, which scripts/test_core.sh does without
+
     return functools.cache(lambda name: POLICIES[name].build().requires_grad_(False))
 
 

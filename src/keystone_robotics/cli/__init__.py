@@ -45,17 +45,16 @@ def main(args: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"keystone {__version__}\n")
         return 0
     try:
-        import rich  # noqa: F401  (the commands print with it; better to hear that it is missing before one has run)
+        import rich  # noqa: F401  (the commands print with it; fail before a command has run, not after)
         from tyro.extras import SubcommandApp
-
-        from keystone_robotics.cli import vla_eval
-
-        commands = {
-            name: importlib.import_module(f"keystone_robotics.cli.{module}").run for name, module in COMMANDS.items()
-        }
-        commands |= {entry.name: entry.load() for entry in entry_points(group=GROUP)}
     except ImportError:
         return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')
+    from keystone_robotics.cli import vla_eval
+
+    commands = {
+        name: importlib.import_module(f"keystone_robotics.cli.{module}").run for name, module in COMMANDS.items()
+    }
+    commands |= {entry.name: entry.load() for entry in entry_points(group=GROUP)}
     if args and args[0] in STUDY and args[0] not in commands:
         return _refuse(
             f"`keystone {args[0]}` belongs to the study, which is not installed: pip install keystone-study "

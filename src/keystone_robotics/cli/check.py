@@ -41,7 +41,7 @@ def run(
             f"{checkpoint} is no LeRobot checkpoint, which this command is for: `keystone profile {checkpoint}` makes the same "
             "check in its first round"
         )
-    from keystone_robotics.integrations.lerobot_checkpoint import load_policy, made_up_observation
+    from keystone_robotics.policies.lerobot_checkpoint import load_policy, made_up_observation
 
     policy, preprocess, _ = load_policy(str(folder or checkpoint), device)
     batch = preprocess(made_up_observation(policy.config))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from keystone_robotics.errors import KeystoneError
-
-if TYPE_CHECKING:
-    from keystone_robotics.evaluate.executors import Executor
 
 
 def run(
@@ -65,6 +62,7 @@ def run(
     """
     from rich.console import Console
 
+    from keystone_robotics.evaluate.executors import make_executor
     from keystone_robotics.evaluate.run import evaluate
     from keystone_robotics.evaluate.settings import read_yaml, settings_from
     from keystone_robotics.evaluate.summary import as_table
@@ -102,28 +100,3 @@ def _default_tasks(values: dict[str, object]) -> tuple[str, ...]:
     from keystone_robotics.policies.load import trained_on
 
     return trained_on(str(values["policy"])) or find_benchmark(str(values["env"])).tasks()
-
-
-def make_executor(workers: int | None = None, ray: str | None = None, gpus: float | None = None) -> Executor:
-    """Who rolls out the shards.
-
-    Args:
-        workers: None is one on this machine, and one for each CPU of a Ray cluster.
-        ray: address of a Ray cluster; None is this machine.
-        gpus: share of a GPU for each worker on Ray.
-    """
-    from keystone_robotics.evaluate.executors import in_process
-
-    if workers is not None and workers < 1:
-        raise KeystoneError(f"--workers {workers}: expected 1 or more")
-    if ray is not None:
-        from keystone_robotics.evaluate.executors.cluster import RayCluster
-
-        return RayCluster(ray, workers, gpus or 0.0)
-    if gpus is not None:
-        raise KeystoneError(f"--gpus {gpus:g} is for workers on Ray: add --ray, or choose a device with --device")
-    if workers is not None and workers > 1:
-        from keystone_robotics.evaluate.executors.processes import Processes
-
-        return Processes(workers)
-    return in_process

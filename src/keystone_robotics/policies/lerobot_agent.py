@@ -13,8 +13,8 @@ from torch import Tensor
 from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
 from keystone_robotics.environments.lerobot import INSTRUCTION, LeRobotBenchmark
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.integrations.lerobot_checkpoint import load_policy
 from keystone_robotics.policies.agent import Agent
+from keystone_robotics.policies.lerobot_checkpoint import load_policy
 
 ACTION, IMAGES = "action", "observation.images"
 

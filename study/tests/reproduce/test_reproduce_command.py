@@ -94,7 +94,7 @@ def test_figure_2_is_measured_on_one_policy_of_each_class(tmp_path, monkeypatch)
     ("args", "says"),
     [
         (["main", "--workloads", "push"], "did you mean 'pusht'"),
-        (["figure1", "--workloads", "pusht"], "has one of its own"),
+        (["figure1", "--workloads", "pusht"], "has a workload of its own"),
         (["main", "--workers", "0"], "expected 1 or more"),
     ],
 )

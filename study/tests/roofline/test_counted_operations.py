@@ -1,7 +1,7 @@
 """Operations of a denoising step in the roofline are those that LeRobot's policies and their fast paths start, counted.
 
 Widths and tokens are tiny, which does not matter. Two numbers of layers tell what a layer adds, two numbers of steps what a
-step adds. Attention goes the way of a GPU: one operation where there is no bias. In float32, so without conversions of types.
+step adds. Attention goes the mode of a GPU: one operation where there is no bias. In float32, so without conversions of types.
 """
 
 import functools
@@ -66,9 +66,9 @@ def of_a_real_step(name: str, shared: bool, real: int | None = None, **options: 
 @pytest.mark.parametrize("shared", [False, True])
 def test_operations_of_a_step(name: str, shared: bool) -> None:
     model = MODELS[name]
-    found = of_a_real_step(name, shared and model.shares)
+    found = of_a_real_step(name, shared and model.shares_context)
     assert found == pytest.approx(model.shared_ops if shared else model.ops, rel=0.02)  # other versions of torch differ
-    if shared and model.shares:
+    if shared and model.shares_context:
         assert found < of_a_real_step(name, shared=False)
 
 

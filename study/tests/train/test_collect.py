@@ -56,9 +56,9 @@ def test_a_demonstration_depends_on_nothing_but_its_name():
         assert not same(first, METAWORLD.demonstrate(*other))
 
 
-@pytest.mark.parametrize("task", METAWORLD.default_tasks)
+@pytest.mark.parametrize("task", ["push-v3", "hammer-v3"])
 def test_the_clean_expert_succeeds_and_stops_a_little_later(task: str):
-    made = [METAWORLD.demonstrate(task, "clean", 0, index) for index in range(4)]
+    made = [METAWORLD.demonstrate(task, "clean", 0, index) for index in range(3)]
     assert sum(one.success for one in made) >= 2
     for one in made:
         length = len(one.actions)

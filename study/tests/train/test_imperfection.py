@@ -1,17 +1,17 @@
-"""The demonstrator's hand: as imperfect as its regime says, and no more."""
+"""The imperfect demonstrator has the errors of its regime, and no others."""
 
 import numpy as np
 import pytest
 
-from keystone_study.train.imperfection import REGIMES, Hand, Imperfection
+from keystone_study.train.imperfection import REGIMES, ImperfectDemonstrator, Imperfection
 
 
-def hand(seed: int = 0, **settings: object) -> Hand:
-    return Hand(Imperfection(**settings), np.random.default_rng(seed))
+def demonstrator(seed: int = 0, **settings: object) -> ImperfectDemonstrator:
+    return ImperfectDemonstrator(Imperfection(**settings), np.random.default_rng(seed))
 
 
-def test_a_perfect_hand_does_what_the_expert_wants():
-    steady = hand()
+def test_without_imperfection_the_expert_is_followed():
+    steady = demonstrator()
     state = np.arange(39.0)
     for action in ([0.5, -1.0, 0.25, 1.0], [7.0, 0.0, -7.0, -3.0]):
         np.testing.assert_array_equal(steady.perceive(state), state)
@@ -19,7 +19,7 @@ def test_a_perfect_hand_does_what_the_expert_wants():
 
 
 def test_noise_has_the_stated_size_and_correlation_and_spares_the_gripper():
-    unsteady = hand(noise=0.2, correlation=0.8)
+    unsteady = demonstrator(noise=0.2, correlation=0.8)
     moves = np.array([unsteady.move(np.array([0.0, 0.0, 0.0, 0.7])) for _ in range(8000)])
     np.testing.assert_allclose(moves[100:, :3].std(0), 0.2, rtol=0.08)
     assert np.corrcoef(moves[100:-1, 0], moves[101:, 0])[0, 1] == pytest.approx(0.8, abs=0.04)
@@ -29,7 +29,7 @@ def test_noise_has_the_stated_size_and_correlation_and_spares_the_gripper():
 def test_speed_is_drawn_once_an_episode_from_its_range():
     speeds = []
     for seed in range(200):
-        slow = hand(seed, speed=(0.6, 0.9))
+        slow = demonstrator(seed, speed=(0.6, 0.9))
         moves = {float(slow.move(np.array([1.0, 0, 0, 0]))[0]) for _ in range(5)}
         assert len(moves) == 1
         speeds += moves
@@ -38,7 +38,7 @@ def test_speed_is_drawn_once_an_episode_from_its_range():
 
 
 def test_aim_is_held_for_a_segment_and_moves_only_the_object_along_x():
-    astray = hand(aim=0.04, aim_spread=0.006, aim_share=0.35, hold=30)
+    astray = demonstrator(aim=0.04, aim_spread=0.006, aim_share=0.35, hold=30)
     offsets = np.array([astray.perceive(np.zeros(39)) for _ in range(30 * 400)])
     assert not np.delete(offsets, 4, axis=1).any()
     segments = offsets[:, 4].reshape(400, 30)
@@ -50,12 +50,12 @@ def test_aim_is_held_for_a_segment_and_moves_only_the_object_along_x():
 
 def test_perceiving_leaves_the_state_alone():
     state = np.zeros(39)
-    hand(aim=0.04, aim_share=1.0).perceive(state)
+    demonstrator(aim=0.04, aim_share=1.0).perceive(state)
     assert not state.any()
 
 
 def test_hesitation_stops_the_motion_for_a_few_steps_and_keeps_the_gripper():
-    hesitant = hand(pause=0.02, pause_steps=(3, 3))
+    hesitant = demonstrator(pause=0.02, pause_steps=(3, 3))
     moves = np.array([hesitant.move(np.array([1.0, 1, 1, 1])) for _ in range(3000)])
     still = moves[:, 0] == 0
     assert (moves[:, 3] == 1).all()
@@ -66,7 +66,7 @@ def test_hesitation_stops_the_motion_for_a_few_steps_and_keeps_the_gripper():
 
 @pytest.mark.parametrize("name", REGIMES)
 def test_regimes_execute_within_the_robots_range(name: str):
-    one = Hand(REGIMES[name], np.random.default_rng(1))
+    one = ImperfectDemonstrator(REGIMES[name], np.random.default_rng(1))
     moves = np.array([one.move(np.array([3.0, -3, 0, 2])) for _ in range(500)])
     assert moves.dtype == np.float32
     assert np.abs(moves).max() <= 1

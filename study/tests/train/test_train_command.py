@@ -60,7 +60,7 @@ def test_the_recorded_command_makes_the_same_weights(trained: Path, tmp_path: Pa
 def test_the_same_command_again_says_that_it_is_finished(trained: Path, capsys: pytest.CaptureFixture[str]):
     before = (trained / "model.safetensors").stat().st_mtime_ns
     assert train(trained) == 0
-    assert "finished already" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out
     assert (trained / "model.safetensors").stat().st_mtime_ns == before
 
 

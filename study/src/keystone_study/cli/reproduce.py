@@ -1,4 +1,4 @@
-"""``keystone reproduce``: the paper's experiments, on the policies that come with the package."""
+"""``keystone reproduce``: the paper's experiments on the policies of the study."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def run(
     workers: int = 1,
     ray: str | None = None,
 ) -> None:
-    """The paper's experiments, on the policies that come with KeyStone; writes Markdown, JSON and figures.
+    """Reproduce the paper's experiments on the policies of the study; writes Markdown, JSON and figures.
 
-    main: one sample, cooler samples, the paper's rule and ours on nine workloads, up to five repeats. ablations: the paper's
-    rule with its parts changed, the peers' rules, rules that average, and cooler samples. choosing: what our rule was chosen
-    on. confirm: that rule on fresh states. figure1: the candidates of a round, each executed to the end. figure2: latency and
-    memory against K. Interrupted, the same command goes on where it was.
+    main: one sample, cooled samples, the paper's rule and the recommended one on nine workloads, up to five repeats. ablations:
+    variants of the paper's rule, rules of related work, rules that average, and cooled samples. choosing: the runs on which the
+    recommended rule was chosen. confirm: that rule on fresh states. figure1: the candidates of a round, each executed to the
+    end. figure2: latency and memory against K. The same command resumes an interrupted run.
 
     Args:
-        experiment: which.
-        quick: a few episodes of everything, in a minute or two, to see that it works; nothing can be concluded from them.
-        out: folder; a quick run is in `quick` in it.
-        workloads: some of the experiment's, but not for figures; default all.
-        workers: processes on this machine, or shards at a time on Ray.
+        experiment: name.
+        quick: a test run on a few episodes, in a minute or two; too few for a conclusion.
+        out: output folder; a quick run is stored in its subfolder `quick`.
+        workloads: a subset of the experiment's workloads; not for figures. Default all.
+        workers: number of processes on this machine, or of concurrent shards on Ray.
         ray: run on a Ray cluster: "auto", "local" or an address.
     """
     from rich.console import Console
 
-    from keystone_robotics.cli.evaluate import make_executor
+    from keystone_robotics.evaluate.executors import make_executor
     from keystone_study.reproduce import EXPERIMENTS, reproduce
     from keystone_study.reproduce.figure1 import draw_figure1
     from keystone_study.reproduce.figure2 import draw_figure2
@@ -59,11 +59,13 @@ def run(
             console.print(f"Written: {path} and {path.stem}.json")
             return
         if workloads:
-            raise KeystoneError(f"--workloads is not for figures: {experiment} has one of its own")
+            raise KeystoneError(f"--workloads is not for figures: {experiment} has a workload of its own")
         first = experiment == "figure1"
         paths = draw_figure1(out, executor, console, quick) if first else draw_figure2(out, console, quick)
         console.print("Written: " + ", ".join(str(path) for path in paths))
     except KeyboardInterrupt:
-        raise KeystoneError(f"interrupted; what was done is stored in {out}, and the same command goes on") from None
+        raise KeystoneError(
+            f"interrupted; finished episodes are stored in {out}, and the same command resumes"
+        ) from None
     except OSError as error:
         raise KeystoneError(f"{error.filename or out}: {error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""The command `keystone roofline`: what K should cost on a device, on paper."""
+"""``keystone roofline``: predict the cost of K on a device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import tyro
 
 from keystone_robotics.errors import KeystoneError
 
-WORDS = """\
-Eager: PyTorch launches one operation after the other; graphs: all of a round's launches are recorded and replayed (CUDA graphs,
-TensorRT). Plain: the context is repeated for every candidate; shared: it is read once for all (docs/fast.md). docs/roofline.md
-has the assumptions."""
+GLOSSARY = """\
+Eager: PyTorch launches operations one by one; graphs: the launches of a round are captured and replayed (CUDA graphs,
+TensorRT). Plain: the context is repeated for every candidate; shared: it is read once for all (docs/fast.md). Assumptions:
+docs/roofline.md."""
 
 
 def run(
@@ -30,39 +30,39 @@ def run(
     """Predict the time of a round against K from public numbers. A model, not a measurement; `keystone profile` measures.
 
     Args:
-        model: pi05, smolvla, groot, xvla, starvla or fastwam; without it, the largest K of all six, and GR00T beside what
-            NVIDIA measured.
-        device: a6000, 3090, 4090, 5090, l40s, a100, h100, thor or orin; or a name of your own, with --bandwidth and --tflops.
-        k: candidates per round of one model; default 1, 2, 4, 8, 16 and 32.
+        model: pi05, smolvla, groot, xvla, starvla or fastwam. Without it: the largest K of all six, and GR00T beside NVIDIA's
+            measurements.
+        device: a6000, 3090, 4090, 5090, l40s, a100, h100, thor or orin; or any name, with --bandwidth and --tflops.
+        k: numbers of candidates per round, for one model; default 1, 2, 4, 8, 16 and 32.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
-        bandwidth: of the device's memory, in GB/s; default what is known of the device, as with the next three.
-        tflops: dense bfloat16 with float32 accumulation, in TFLOP/s (half of what is named "with sparsity").
-        eager_us: microseconds of host time for one operation of eager PyTorch; 18 where nothing is known.
-        graph_us: microseconds for one kernel of a captured graph; 3 where nothing is known.
-        json_path: write the prediction for the model, or for all, to this file.
+        bandwidth: memory bandwidth in GB/s; default the device's. The same holds for the next three.
+        tflops: dense bfloat16 with float32 accumulation, in TFLOP/s (half of the figure "with sparsity").
+        eager_us: microseconds of host time for one operation of eager PyTorch; 18 for an unknown device.
+        graph_us: microseconds for one kernel of a captured graph; 3 for an unknown device.
+        json_path: write the predictions to this JSON file.
     """
     from rich.console import Console
 
     from keystone_robotics.files import written_whole
     from keystone_study.roofline.devices import find_device
     from keystone_study.roofline.models import MODELS, find_model
-    from keystone_study.roofline.table import against_k, as_dict, assumed, beside_published, six_models
+    from keystone_study.roofline.table import as_dict, assumptions, largest_k_table, latency_table, published_table
 
     asked, k = k is not None, (1, 2, 4, 8, 16, 32) if k is None else k
     if min(k, default=0) < 1:
         raise KeystoneError(f"--k {' '.join(map(str, k))}: expected whole numbers, 1 or more")
     if asked and model is None and json_path is None:
-        raise KeystoneError("--k: the table of all models tells the largest K of each; give a model with --model")
+        raise KeystoneError("--k needs --model: the table of all models shows the largest K of each")
     if not 0 <= tolerance < float("inf"):
         raise KeystoneError(f"--tolerance {tolerance}: expected a fraction, 0 or more (0.05 is five per cent)")
     target = find_device(device, bandwidth, tflops, eager_us, graph_us)
     chosen = list(MODELS.values()) if model is None else [find_model(model)]
     if model is None:
-        lines = [*six_models(target, tolerance), "", *beside_published()]
+        lines = [*largest_k_table(target, tolerance), "", *published_table()]
     else:
-        lines = against_k(chosen[0], target, k, tolerance)
+        lines = latency_table(chosen[0], target, k, tolerance)
         lines += ["", f"The paper uses K = {chosen[0].paper_k}."]
-    lines += ["", assumed(target), WORDS]
+    lines += ["", assumptions(target), GLOSSARY]
     Console(highlight=False, markup=False, soft_wrap=True).print("\n".join(lines))
     if json_path is not None:
         try:

@@ -1,4 +1,4 @@
-"""The command `keystone train`: demonstrations from a scripted expert made human, and a small policy that learns from them."""
+"""``keystone train``: collect demonstrations from a scripted expert and train a small policy on them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ def run(
     seed: int = 0,
     demos: Path | None = None,
 ) -> None:
-    """Train a policy on demonstrations, in minutes, on one core.
+    """Train a policy on demonstrations of a scripted expert, in minutes on one core.
 
-    Interrupted, the same command goes on where it stopped, and ends with the same weights.
+    The same command resumes an interrupted training and ends with the same weights.
 
     Args:
-        out: folder for the policy; what is needed until it is finished goes to `work` in it.
-        env: benchmark, metaworld or pusht.
-        tasks: that one policy learns together; default six of Meta-World, or PushT's one.
-        regime: how the expert demonstrates: clean, noisy (unsteady, slow), mixed (of two minds where to aim) or, in Meta-World,
-            misled (mostly aiming beside the object).
-        demonstrations: of each task; only successful ones count.
+        out: folder for the policy; temporary files are in its subfolder `work`.
+        env: benchmark: metaworld or pusht.
+        tasks: tasks that one policy learns together; default six of Meta-World, or PushT's one.
+        regime: imperfection of the demonstrations: clean, noisy (noisy, slow), mixed (two modes of aim) or, in Meta-World,
+            misled (the larger mode aims beside the object).
+        demonstrations: number of successful demonstrations of each task.
         policy: flow (a compact flow-matching policy) or diffusion (LeRobot's Diffusion Policy).
-        iterations: of the optimiser.
-        seed: of demonstrations, weights and batches.
-        demos: folder of demonstrations, to share them between trainings; default `work/demos` in the folder.
+        iterations: number of optimiser steps.
+        seed: seed of demonstrations, weights and batches.
+        demos: folder of demonstrations, to share them between trainings; default `work/demos` in the output folder.
     """
     from rich.console import Console
 
+    from keystone_study.train.config import TrainingConfig
     from keystone_study.train.experts import find_expert
-    from keystone_study.train.plan import Plan
     from keystone_study.train.run import run_training
 
     console = Console(highlight=False, soft_wrap=True)
-    plan = Plan(
+    config = TrainingConfig(
         benchmark=env,
         tasks=tasks or find_expert(env).default_tasks,
         regime=regime,
@@ -49,10 +49,10 @@ def run(
         seed=seed,
     )
     try:
-        fresh = run_training(plan, out, demos)
+        fresh = run_training(config, out, demos)
     except KeyboardInterrupt:
-        console.print(f"[bold yellow]stopped[/]  {out}: run the same command again to go on from here")
+        console.print(f"[bold yellow]interrupted[/]  {out}: the same command again resumes")
         raise SystemExit(130) from None
     console.print(
-        f"[bold green]{'ok' if fresh else 'finished already'}[/]  {out}: {plan.policy}, {' '.join(plan.tasks)}"
+        f"[bold green]{'ok' if fresh else 'already finished'}[/]  {out}: {config.policy}, {' '.join(config.tasks)}"
     )

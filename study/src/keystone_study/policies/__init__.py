@@ -1,4 +1,4 @@
-"""The compact flow-matching policy, and the trained ones that come with the study."""
+"""The compact flow-matching policy, and the trained policies of the study."""
 
 from __future__ import annotations
 

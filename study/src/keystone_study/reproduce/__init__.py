@@ -1,4 +1,4 @@
-"""The paper's experiments on the policies that come with the package: ``keystone reproduce``."""
+"""The paper's experiments on the policies of the study: ``keystone reproduce``."""
 
 from keystone_study.reproduce.experiment import EXPERIMENTS, Experiment
 from keystone_study.reproduce.run import reproduce

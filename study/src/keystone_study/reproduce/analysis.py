@@ -1,4 +1,4 @@
-"""What an experiment says about every arm: against one sample, and against the best that costs nothing."""
+"""Compare every arm of an experiment with one sample, with the best free control and with the paper's rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keystone_robotics.compare.multiple import holm
 from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.compare.read_run import outcomes_of
 from keystone_robotics.evaluate.store import EpisodeRow
-from keystone_study.reproduce.experiment import COOLER, PAPER, Experiment
+from keystone_study.reproduce.experiment import COOLED_BASELINES, PAPER, Experiment
 from keystone_study.reproduce.workloads import Workload
 
 
@@ -61,10 +61,9 @@ class WorkloadResult:
     Attributes:
         workload: which.
         tasks: names.
-        control: the arm of one sample, cooler or not, that did best *here*: chosen on the very episodes on which the others
-            are compared with it, which favours it.
-        flips: how often repeats of one initial state come out differently with one sample, mean p (1 − p) over states; None
-            for one repeat.
+        control: the one-sample arm, cooled or not, with the highest rate *here*. It is chosen on the same episodes that it is
+            compared on, which favours it.
+        flips: variance between repeats of one initial state with one sample, mean p (1 − p) over states; None for one repeat.
         arms: results.
     """
 
@@ -85,7 +84,7 @@ def analyse(experiment: Experiment, workload: Workload, rows: Sequence[EpisodeRo
     arms = list(sections)
     outcomes = {arm: outcomes_of(arm, [row for row in rows if row.arm == arm], Path(), {}) for arm in arms}
     rates = {arm: rate_of(one) for arm, one in outcomes.items()}
-    free = [arm for arm in arms if arm == arms[0] or arm in COOLER]
+    free = [arm for arm in arms if arm == arms[0] or arm in COOLED_BASELINES]
     control = max(free, key=lambda arm: rates[arm].rate)
     to_first = _differences(outcomes, arms[0], [arm for arm in arms if arm != arms[0]])
     to_control = _differences(outcomes, control, [arm for arm in arms if arm not in free])
@@ -111,7 +110,7 @@ def analyse(experiment: Experiment, workload: Workload, rows: Sequence[EpisodeRo
 
 
 def flip_rate(outcomes: Outcomes) -> float | None:
-    """Mean of p (1 − p) over initial states, p being the share of repeats that succeed; without bias, None for one repeat.
+    """Mean of p (1 − p) over initial states, p being the share of repeats that succeed; unbiased; None for one repeat.
 
     >>> from keystone_robotics.compare.outcomes import Episode
     >>> steady = [Episode("push", 0, True, repeat=r) for r in range(2)]

@@ -1,22 +1,23 @@
-"""Which arms are tried on which workloads, and what for."""
+"""The experiments: which arms run on which workloads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from keystone_robotics.evaluate.arms import Arm
-from keystone_robotics.options import RECOMMENDED_RULE as OURS
+from keystone_robotics.options import RECOMMENDED_RULE
 
 PAPER = "keystone:k=16"  #: the paper's rule at the paper's K
 #: The factor on the initial noise at which rules are tried on cooler samples; chosen on the tasks for choosing.
-COOL = 0.8
-#: One sample, its initial noise scaled down: costs nothing, so everything else has to be better than the best of them.
-COOLER = tuple(f"first:temperature={factor}" for factor in (0.8, 0.6, 0.4, 0.2))
+COOLED_TEMPERATURE = 0.8
+COOLED = f"temperature={COOLED_TEMPERATURE}"
+#: One sample, its initial noise scaled down. They cost nothing: only what exceeds the best of them is a gain of K candidates.
+COOLED_BASELINES = tuple(f"first:temperature={factor}" for factor in (0.8, 0.6, 0.4, 0.2))
 
 
 @dataclass(frozen=True)
 class Section:
-    """Arms that belong together in a table; only of some workloads, if these are named."""
+    """Arms that are grouped in a table; ``workloads`` limits them to some workloads."""
 
     title: str
     arms: tuple[str, ...]
@@ -30,10 +31,10 @@ class Experiment:
     Attributes:
         name: of the command's argument.
         title: above its table.
-        sections: the arms; the very first is what all are compared with.
+        sections: the arms; the first one is the baseline of all comparisons.
         workloads: names.
-        repeats: at most so many; None is all of the workload's.
-        overview: its page begins with one row for each workload, as the paper's main table has them.
+        repeats: upper limit of repeats; None is all of the workload's.
+        overview: start the page with one row for each workload, as in the paper's main table.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Experiment:
     overview: bool = False
 
     def arms(self, workload: str) -> dict[str, str]:
-        """Those that are tried on a workload, by the name they have in a store, with the title of their (first) section."""
+        """The arms of a workload by their name in the store, with the title of their (first) section."""
         named: dict[str, str] = {}
         for section in self.sections:
             if workload in section.workloads or not section.workloads:
@@ -53,15 +54,15 @@ class Experiment:
         return named
 
 
-BASELINE = Section("one sample", ("first", *COOLER))
+BASELINE = Section("one sample", ("first", *COOLED_BASELINES))
 
 MAIN = Experiment(
     "main",
     "The main table",
     (
         BASELINE,
-        Section("the paper's rule", (PAPER, f"{PAPER},temperature={COOL}")),
-        Section("ours", (f"{OURS}:k=16", f"{OURS}:k=16,temperature={COOL}", f"{OURS}:k=4", f"{OURS}:k=4,temperature={COOL}")),
+        Section("the paper's rule", (PAPER, f"{PAPER},{COOLED}")),
+        Section("ours", tuple(f"{RECOMMENDED_RULE}:{given}" for given in ("k=16", f"k=16,{COOLED}", "k=4", f"k=4,{COOLED}"))),
     ),
     (
         "metaworld-mixed", "metaworld-noisy", "metaworld-clean", "pusht", "diffusion", "metaworld-easy",
@@ -102,9 +103,9 @@ ABLATIONS = Experiment(
         Section(
             "on cooler samples",
             (
-                f"keystone:k=16,temperature={COOL}", f"mean:k=16,temperature={COOL}", f"cluster-mean:k=16,temperature={COOL}",
-                f"trimmed-mean:k=16,temperature={COOL}", f"trimmed-mean:k=4,temperature={COOL}",
-                f"core-mean:k=16,temperature={COOL}", f"core-mean:k=4,temperature={COOL}", "core-mean:k=16,temperature=0.6",
+                f"keystone:k=16,{COOLED}", f"mean:k=16,{COOLED}", f"cluster-mean:k=16,{COOLED}",
+                f"trimmed-mean:k=16,{COOLED}", f"trimmed-mean:k=4,{COOLED}",
+                f"core-mean:k=16,{COOLED}", f"core-mean:k=4,{COOLED}", "core-mean:k=16,temperature=0.6",
                 "core-mean:k=4,temperature=0.6",
             ),
         ),
@@ -144,9 +145,9 @@ CONFIRM = Experiment(
     "confirm",
     "The recommended rule on fresh states",
     (
-        Section("one sample", ("first", *COOLER[:3])),
+        Section("one sample", ("first", *COOLED_BASELINES[:3])),
         Section("the paper's rule", (PAPER,)),
-        Section("ours", (f"{OURS}:k=16",)),
+        Section("ours", (f"{RECOMMENDED_RULE}:k=16",)),
     ),
     (
         "confirm-metaworld-mixed", "confirm-metaworld-noisy", "confirm-pusht", "confirm-metaworld-easy",

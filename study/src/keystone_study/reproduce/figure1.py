@@ -1,4 +1,4 @@
-"""Figure 1b, and what it claims, counted: do the candidates near the middle succeed more often than those at the edge?"""
+"""Figure 1b, and its claim tested over many rounds: do candidates near the medoid succeed more often than distant ones?"""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from keystone_robotics.files import written_whole
 from keystone_robotics.report.demo import separation
 from keystone_robotics.report.outcomes import draw_by_rank, draw_outcomes
 from keystone_robotics.report.style import save
+from keystone_study.markdown import markdown_table
 from keystone_study.reproduce.run import write
-from keystone_study.reproduce.tables import markdown
 from keystone_study.reproduce.workloads import WORKLOADS
 
 WORKLOAD, ARM = "metaworld-mixed", "keystone:k=16"
 STATES = 2  #: initial states of each task
-MOMENTS = (0.0, 0.25, 0.5)  #: when an episode is branched, as shares of its rounds
-GROUPS = 4  #: the candidates of a round, from the middle to the edge, in so many groups of equal size
+MOMENTS = (0.0, 0.25, 0.5)  #: at which fractions of its rounds an episode is branched
+GROUPS = 4  #: the candidates of a round, by distance to the medoid, in this many groups of equal size
 
 
 @dataclass(frozen=True)
-class Branched:
-    """One round, and what became of each of its candidates.
+class BranchedRound:
+    """One round and the outcome of each of its candidates.
 
     Attributes:
         task: its name.
@@ -61,10 +61,10 @@ class Branched:
 
 
 def draw_figure1(out: Path, executor: Executor, console: Console, quick: bool) -> list[Path]:
-    """Branch rounds of many episodes, draw the one in which success and failure lie farthest apart, and count over all.
+    """Branch rounds of many episodes; draw the one that separates success and failure best, and count over all rounds.
 
     Writes ``figure1.png``, ``.svg``, ``figure1-ranks.png``, ``.svg``, ``figure1.json`` and ``figure1.md``. Every branched round
-    is stored in ``runs/figure1``, so that an interruption loses one at most.
+    is stored in ``runs/figure1``, so an interruption loses at most one.
     """
     workload = WORKLOADS[WORKLOAD].quick() if quick else replace(WORKLOADS[WORKLOAD], states=STATES)
     settings = replace(workload.settings((ARM,), repeats=1), keep_rounds=True)
@@ -75,7 +75,9 @@ def draw_figure1(out: Path, executor: Executor, console: Console, quick: bool) -
     record, branches = next((record, branches) for one, record, branches in found if one is shown)
     paths = save(draw_outcomes(record, branches, shown.title), out, "figure1")
     rounds = [one for one, _, _ in found]
-    paths += save(draw_by_rank(by_group(rounds).mean(0), chosen_rate(rounds), len(rounds)), out, "figure1-ranks")
+    paths += save(
+        draw_by_rank(success_by_group(rounds).mean(0), chosen_rate(rounds), len(rounds)), out, "figure1-ranks"
+    )
     command = "keystone reproduce figure1" + (" --quick" if quick else "")
     said = {"command": command, "versions": versions(), "shown": shown.title, "rounds": [asdict(one) for one in rounds]}
     write(out / "figure1.json", json.dumps(said, indent=2) + "\n")
@@ -83,30 +85,32 @@ def draw_figure1(out: Path, executor: Executor, console: Console, quick: bool) -
     return paths
 
 
-def branch_all(settings: Settings, folder: Path, console: Console) -> Iterator[tuple[Branched, RoundRecord, Branches]]:
-    """Some rounds of every episode of a run, each candidate executed to the end; an episode that an error ended has none."""
+def branch_all(
+    settings: Settings, folder: Path, console: Console
+) -> Iterator[tuple[BranchedRound, RoundRecord, Branches]]:
+    """Some rounds of every episode, each candidate executed to the end; an episode that ended with an error has none."""
     arm = settings.arms[0]
     with Store(folder) as store:
         for task in settings.tasks:
             with contextlib.ExitStack() as stack:
-                brancher: Brancher | None = None  # made where something is left to branch
+                brancher: Brancher | None = None  # created if a round is left to branch
                 for episode in track(range(settings.episodes), f"branching {task}", console=console):
                     rounds = store.rounds(str(arm), task, 0, episode)
                     for number in sorted({int(moment * len(rounds)) for moment in MOMENTS}) if rounds else ():
                         path = folder / "branches" / f"{task}-{episode}-{number}.npz"
                         if not path.exists():
                             brancher = brancher or stack.enter_context(Brancher(settings, arm, task))
-                            _store(path, brancher.branch(0, episode, rounds, number))
-                        branches = _stored(path)
-                        yield _summed_up(task, episode, rounds[number], branches), rounds[number], branches
+                            _save_branches(path, brancher.branch(0, episode, rounds, number))
+                        branches = _load_branches(path)
+                        yield _summarise(task, episode, rounds[number], branches), rounds[number], branches
 
 
-def _summed_up(task: str, episode: int, record: RoundRecord, branches: Branches) -> Branched:
+def _summarise(task: str, episode: int, record: RoundRecord, branches: Branches) -> BranchedRound:
     steps = max(1, len(record.actions))
     flat = record.candidates[:, :steps].reshape(len(record.candidates), -1).astype(np.float64)
     distances = np.linalg.norm(flat[:, None] - flat[None], axis=2)
     to_medoid = distances[distances.sum(1).argmin()]
-    return Branched(
+    return BranchedRound(
         task=task,
         episode=episode,
         number=record.number,
@@ -117,8 +121,8 @@ def _summed_up(task: str, episode: int, record: RoundRecord, branches: Branches)
     )
 
 
-def by_group(rounds: Sequence[Branched]) -> NDArray[np.float64]:
-    """(states, GROUPS) how often candidates succeeded, from the middle of their round to its edge, for each initial state."""
+def success_by_group(rounds: Sequence[BranchedRound]) -> NDArray[np.float64]:
+    """(states, GROUPS) success rate of candidates by distance to the medoid, nearest group first, for each initial state."""
     groups = np.array(
         [[np.mean(part) for part in np.array_split(np.array(one.success)[list(one.order)], GROUPS)] for one in rounds]
     )
@@ -126,10 +130,10 @@ def by_group(rounds: Sequence[Branched]) -> NDArray[np.float64]:
     return np.array([groups[states == state].mean(0) for state in range(states.max() + 1)])
 
 
-def middle_against_edge(groups: NDArray[np.float64]) -> tuple[float, tuple[float, float]]:
-    """How much more often the innermost group succeeds than the outermost, and Student's 95 % interval over initial states.
+def inner_minus_outer(groups: NDArray[np.float64]) -> tuple[float, tuple[float, float]]:
+    """Success rate of the nearest group minus that of the farthest, and Student's 95 % interval over initial states.
 
-    >>> middle_against_edge(np.array([[1.0, 0.0], [1.0, 0.5], [0.5, 0.5]]))[0]
+    >>> inner_minus_outer(np.array([[1.0, 0.0], [1.0, 0.5], [0.5, 0.5]]))[0]
     0.5
     """
     from scipy import stats
@@ -140,15 +144,15 @@ def middle_against_edge(groups: NDArray[np.float64]) -> tuple[float, tuple[float
     return float(apart.mean()), (float(apart.mean() - reach), float(apart.mean() + reach))
 
 
-def chosen_rate(rounds: Sequence[Branched]) -> float:
-    """How often the paper's choice succeeded."""
+def chosen_rate(rounds: Sequence[BranchedRound]) -> float:
+    """Success rate of the paper's selection."""
     return float(np.mean([one.success[one.chosen] for one in rounds]))
 
 
-def page(rounds: Sequence[Branched], shown: Branched, command: str) -> str:
-    """What came out, in words and numbers."""
-    groups = by_group(rounds)
-    difference, (low, high) = middle_against_edge(groups)
+def page(rounds: Sequence[BranchedRound], shown: BranchedRound, command: str) -> str:
+    """The results as Markdown."""
+    groups = success_by_group(rounds)
+    difference, (low, high) = inner_minus_outer(groups)
     episodes = len({(one.task, one.episode) for one in rounds})
     torn = [one for one in rounds if 0 < sum(one.success) < len(one.success)]
     size = len(rounds[0].success) // GROUPS
@@ -164,13 +168,13 @@ def page(rounds: Sequence[Branched], shown: Branched, command: str) -> str:
         f"branched: each of the {len(rounds[0].success)} candidates "
         "was executed from the same state of the simulator, and the policy went on with one sample per round. In "
         f"{len(torn)} rounds some succeeded and some failed. Shown: {shown.title}, of all the one in which success and "
-        f"failure lie farthest apart ({100 * shown.apart:.0f} % of the variance).\n\n{markdown(rows)}"
+        f"failure lie farthest apart ({100 * shown.apart:.0f} % of the variance).\n\n{markdown_table(rows)}"
         f"\nThe innermost group succeeded {100 * difference:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}] more often than "
         "the outermost: the mean over initial states of the difference within them, with Student's 95 % interval.\n"
     )
 
 
-def _store(path: Path, branches: Branches) -> None:
+def _save_branches(path: Path, branches: Branches) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lengths = [len(one) for one in branches.paths]
     with written_whole(path) as draft, draft.open("wb") as file:
@@ -179,7 +183,7 @@ def _store(path: Path, branches: Branches) -> None:
         )
 
 
-def _stored(path: Path) -> Branches:
+def _load_branches(path: Path) -> Branches:
     with np.load(path) as stored:
         parts = np.split(stored["paths"], np.cumsum(stored["lengths"])[:-1])
         return Branches(success=stored["success"], steps=stored["steps"], paths=parts)

@@ -21,7 +21,7 @@ def draw_figure2(out: Path, console: Console, quick: bool) -> list[Path]:
     """Profile one policy of each class, and draw.
 
     Writes ``figure2-POLICY.png``, ``.svg``, ``figure2.json`` and ``figure2.md``. Measurements are kept in ``runs/figure2``; an
-    interrupted run goes on from there.
+    interrupted run resumes.
     """
     paths: list[Path] = []
     found: list[Profile] = []

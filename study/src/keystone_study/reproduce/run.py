@@ -1,4 +1,4 @@
-"""Rolls out an experiment, and writes its tables."""
+"""Run an experiment and write its tables."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from keystone_robotics.evaluate.executors import Executor
 from keystone_robotics.evaluate.run import evaluate, versions
 from keystone_robotics.evaluate.store import Store
 from keystone_robotics.files import written_whole
+from keystone_study.markdown import markdown_table
 from keystone_study.reproduce.analysis import WorkloadResult, analyse
 from keystone_study.reproduce.experiment import PAPER, Experiment
-from keystone_study.reproduce.tables import LEGEND, OUR_ARM, by_task, details, markdown, overview
+from keystone_study.reproduce.tables import LEGEND, RECOMMENDED_ARM, by_task, details, overview
 from keystone_study.reproduce.workloads import WORKLOADS, Workload
 
 
@@ -23,16 +24,16 @@ def reproduce(
 ) -> Path:
     """Roll out what is missing, and write ``NAME.json`` and ``NAME.md``, or ``NAME-WORKLOADS…`` for some workloads only.
 
-    All experiments share the runs in ``out/runs``, so that what one has rolled out the next need not; what a run consists
-    of is stored with it. Interrupted at any moment, the same call goes on.
+    All experiments share the runs in ``out/runs``, so that episodes are rolled out once. Interrupted at any moment, the same
+    call resumes.
 
     Args:
         experiment: which.
         out: folder.
-        executor: who rolls out.
+        executor: rolls out the shards.
         console: for progress.
         workloads: names.
-        quick: a little of everything, to see that it works; in folders of its own.
+        quick: a test run on a few episodes.
 
     Returns:
         The path of the page.
@@ -41,7 +42,7 @@ def reproduce(
     for one in workloads:
         workload = WORKLOADS[one].quick() if quick else WORKLOADS[one]
         results.append(_roll_out(experiment, workload, out / "runs" / one, executor, console))
-    # What was made of some workloads only must not take the place of a whole experiment.
+    # Results of some workloads must not overwrite those of the whole experiment.
     some = tuple(workloads) != experiment.workloads
     command = f"keystone reproduce {experiment.name}" + (" --quick" if quick else "")
     command += f" --workloads {' '.join(workloads)}" if some else ""
@@ -75,15 +76,15 @@ def page(experiment: Experiment, results: Sequence[WorkloadResult], command: str
     if quick:
         parts.append("**A trial run on a few episodes: nothing can be concluded from these numbers.**")
     if experiment.overview:
-        parts.append(markdown(overview(results)))
+        parts.append(markdown_table(overview(results)))
     for result in results:
         parts.append(details(experiment, result))
         if len(result.tasks) > 1:
-            parts.append(by_task(result, (result.arms[0].arm, result.control, PAPER, OUR_ARM)))
+            parts.append(by_task(result, (result.arms[0].arm, result.control, PAPER, RECOMMENDED_ARM)))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
 def write(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write atomically."""
     with written_whole(path) as draft:
         draft.write_text(text)

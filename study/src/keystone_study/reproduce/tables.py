@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keystone_robotics.compare.comparison import Rate
-from keystone_robotics.options import RECOMMENDED_RULE as OURS
+from keystone_robotics.options import RECOMMENDED_RULE
+from keystone_study.markdown import markdown_table
 from keystone_study.reproduce.analysis import ArmResult, Difference, WorkloadResult
-from keystone_study.reproduce.experiment import COOL, PAPER, Experiment
+from keystone_study.reproduce.experiment import COOLED, COOLED_TEMPERATURE, PAPER, Experiment
 
-OUR_ARM, OUR_COOL_ARM = f"{OURS}:k=16", f"{OURS}:k=16,temperature={COOL}"
+RECOMMENDED_ARM = f"{RECOMMENDED_RULE}:k=16"
+COOLED_ARM = f"{RECOMMENDED_ARM},{COOLED}"
 
 LEGEND = (
     "Success in %, mean over tasks, ± standard deviation across repeats. Δ in points with paired 95 % intervals, initial "
@@ -20,14 +22,20 @@ LEGEND = (
 
 
 def overview(results: Sequence[WorkloadResult]) -> list[list[str]]:
-    """One row for each workload, as in the paper's main table, with the control and our rule beside it; headings first."""
+    """One row for each workload, as in the paper's main table, with the control and the recommended rule; header first."""
     heading = ["workload", "n", "K = 1", "control", "KeyStone, K = 16", "Δ to K = 1", "Δ to control"]
-    heading += [f"`{OURS}`, K = 16", "Δ to K = 1", "Δ to control", f"the same, × {COOL}", "Δ to control"]
+    heading += [
+        f"`{RECOMMENDED_RULE}`, K = 16",
+        "Δ to K = 1",
+        "Δ to control",
+        f"the same, × {COOLED_TEMPERATURE}",
+        "Δ to control",
+    ]
     rows = []
     for result in results:
         arms = {one.arm: one for one in result.arms}
-        first, paper, ours = (arms[arm] for arm in (result.arms[0].arm, PAPER, OUR_ARM))
-        control, cool = arms[result.control], arms.get(OUR_COOL_ARM)
+        first, paper, ours = (arms[arm] for arm in (result.arms[0].arm, PAPER, RECOMMENDED_ARM))
+        control, cool = arms[result.control], arms.get(COOLED_ARM)
         rows.append(
             [
                 result.workload.title,
@@ -59,14 +67,14 @@ def details(experiment: Experiment, result: WorkloadResult) -> str:
         f"{settings.about} {len(result.tasks)} task{'s' * (len(result.tasks) > 1)} × "
         f"{first.states // len(result.tasks)} initial states × {first.episodes // first.states} repeats.{flips}"
     )
-    return f"### {settings.title}\n\n{about}\n\n{markdown([heading, *rows])}"
+    return f"### {settings.title}\n\n{about}\n\n{markdown_table([heading, *rows])}"
 
 
 def by_task(result: WorkloadResult, arms: Sequence[str]) -> str:
     """Success of some arms in each task."""
     chosen = [one for one in result.arms if one.arm in arms]
     rows = [[task, *(f"{100 * one.by_task[task]:.0f}" for one in chosen)] for task in result.tasks]
-    return markdown([["task", *(f"`{one.arm}`" for one in chosen)], *rows])
+    return markdown_table([["task", *(f"`{one.arm}`" for one in chosen)], *rows])
 
 
 def _row(one: ArmResult, is_control: bool) -> list[str]:
@@ -94,10 +102,3 @@ def points(difference: Difference | None) -> str:
 
 def _temperature(arm: str) -> str:
     return "× " + arm.partition("temperature=")[2]
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table, headings first."""
-    heading, *body = rows
-    lines = [heading, ["---"] * len(heading), *body]
-    return "\n".join("| " + " | ".join(row) + " |" for row in lines) + "\n"

@@ -1,4 +1,4 @@
-"""What the experiments are made on: a policy that comes with the package, tasks, initial states."""
+"""The workloads of the experiments: a policy of the study, tasks, initial states."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from keystone_robotics.evaluate.arms import Arm
 from keystone_robotics.evaluate.settings import Settings
 from keystone_robotics.policies.load import trained_on
 
-QUICK = 3  #: initial states of a task in a trial run; enough to see that everything works, not for a conclusion
-#: Of initial states and noise: what rules and settings were chosen on, what the main table reports, and states that nobody had
-#: seen when the recommendation was made.
+QUICK = 3  #: initial states of a task in a test run; too few for a conclusion
+#: Seeds of initial states and noise: for choosing rules and settings, for the main table, and for confirming the recommendation
+#: on states that had not been used before.
 CHOOSING_SEED, REPORTED_SEED, FRESH_SEED = 0, 1, 2
 
 
@@ -21,12 +21,12 @@ class Workload:
     Attributes:
         name: for folders and files.
         title: for readers.
-        policy: that comes with the package.
+        policy: name of a shipped policy.
         env: benchmark.
         states: initial states of each task.
         repeats: of each, with fresh policy noise.
-        about: what a reader has to know of it, one sentence.
-        tasks: default all that the policy was trained on; others are tried nevertheless.
+        about: one sentence for the page.
+        tasks: default all that the policy was trained on; others are allowed.
         seed: of initial states and noise.
     """
 
@@ -41,7 +41,7 @@ class Workload:
     seed: int = REPORTED_SEED
 
     def settings(self, arms: tuple[str, ...], repeats: int | None = None) -> Settings:
-        """The evaluation of some arms, at most so many repeats of them; None is all."""
+        """The evaluation of some arms, with at most ``repeats`` repeats; None is all."""
         return Settings(
             policy=self.policy,
             env=self.env,
@@ -55,7 +55,7 @@ class Workload:
         )
 
     def quick(self) -> Workload:
-        """A little of it."""
+        """The test run: two tasks, a few states, one repeat."""
         tasks = self.tasks or trained_on(self.policy)
         return replace(self, states=QUICK, repeats=1, tasks=tasks[:2])
 
@@ -114,7 +114,7 @@ WORKLOADS: dict[str, Workload] = {
         ),
     )
 }  # fmt: skip
-#: Some of them once more, in states that nobody had seen.
+#: Some of them again, on fresh states.
 WORKLOADS |= {
     f"confirm-{name}": replace(
         WORKLOADS[name],

@@ -1,4 +1,4 @@
-"""Accelerators by their vendor's numbers, and what it costs to start a kernel on them."""
+"""Accelerators: data-sheet numbers and assumed launch costs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Device:
     """One accelerator.
 
     Attributes:
-        title: as people call it.
+        title: display name.
         bandwidth: of its memory, in GB/s, from the data sheet.
         tflops: dense bfloat16 with float32 accumulation, in TFLOP/s, from the data sheet (half the figure "with sparsity").
         eager_us: microseconds of host time for one operation of eager PyTorch. Assumed, knowing four of the five timings in
-            `keystone_study.roofline.published` (all but the RTX 5090's): 18 for a desktop processor, more for an embedded one.
+            `keystone_study.roofline.table` (all but the RTX 5090's): 18 for a desktop processor, more for an embedded one.
         graph_us: microseconds for one kernel of a captured graph. Assumed.
     """
 
@@ -42,7 +42,7 @@ DEVICES: dict[str, Device] = {
 }
 
 
-#: Host time of a desktop processor, for a device of which it is not said.
+#: Host time of a desktop processor, the default for a device that is not listed.
 EAGER_US, GRAPH_US = 18.0, 3.0
 
 
@@ -53,11 +53,11 @@ def find_device(
     eager_us: float | None = None,
     graph_us: float | None = None,
 ) -> Device:
-    """A device by its name, however it is spelt, with numbers of your own in place of its; or any other by its numbers.
+    """A listed device by name (spelling variants are accepted), optionally with other numbers; or any device by its numbers.
 
     Args:
-        name: of one in `DEVICES`, or whatever a device is to be called of which bandwidth and tflops are given.
-        bandwidth, tflops, eager_us, graph_us: see `Device`; None leaves what is known or assumed.
+        name: a key of `DEVICES`, or any name if bandwidth and tflops are given.
+        bandwidth, tflops, eager_us, graph_us: see `Device`; None keeps the known or assumed value.
 
     >>> find_device("NVIDIA GeForce RTX 4090").bandwidth, find_device("RTX-4090", eager_us=30).eager_us
     (1008, 30)
@@ -73,7 +73,7 @@ def find_device(
     given = {key: value for key, value in numbers.items() if value is not None}
     for key, value in given.items():
         if not 0 < value < float("inf"):
-            raise KeystoneError(f"{key}={value!r}: expected a number of more than 0")
+            raise KeystoneError(f"{key}={value!r}: expected a number above 0")
     plain = re.sub(r"nvidia|geforce|jetson|agx|rtx|sxm\d?|pcie|\d+ ?gb|[ _-]", "", name.lower())
     if plain in DEVICES:
         known = DEVICES[plain]

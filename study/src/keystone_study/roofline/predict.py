@@ -7,14 +7,14 @@ from typing import NamedTuple
 from keystone_study.roofline.devices import Device
 from keystone_study.roofline.models import Model
 
-#: What share of the data sheet's arithmetic and bandwidth kernels of these sizes reach. Assumed.
-ARITHMETIC, BANDWIDTH = 0.5, 0.8
-#: No further than this is K looked for.
-MOST = 256
+#: Share of the data sheet's arithmetic and bandwidth that kernels of these sizes reach. Assumed.
+COMPUTE_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.5, 0.8
+#: Upper end of the search for K.
+MAX_K = 256
 
 
-class Way(NamedTuple):
-    """How the denoising runs: captured as a CUDA graph (or compiled) instead of eagerly, with the context shared instead of
+class ExecutionMode(NamedTuple):
+    """How denoising runs: captured as a CUDA graph (or compiled) instead of eagerly; with the context shared instead of
     repeated for every candidate.
     """
 
@@ -26,7 +26,7 @@ class Way(NamedTuple):
 
 
 class RoundTime(NamedTuple):
-    """Seconds of one round on paper.
+    """Predicted seconds of one round.
 
     Attributes:
         encode: of the context.
@@ -40,7 +40,7 @@ class RoundTime(NamedTuple):
 
     @property
     def denoise(self) -> float:
-        """Host and device work side by side: the slower one decides."""
+        """Host and device run in parallel: the slower one decides."""
         return max(self.launches, self.work)
 
     @property
@@ -49,9 +49,9 @@ class RoundTime(NamedTuple):
 
 
 def step_work(model: Model, device: Device, k: int, shared: bool) -> dict[str, float]:
-    """Device seconds of one denoising step for K candidates, by what they go into."""
+    """Device seconds of one denoising step for K candidates, by part."""
     bandwidth, arithmetic = _rates(device)
-    shared = shared and model.shares
+    shared = shared and model.shares_context
     tokens = k * model.suffix
     parameters = 1e6 * model.weights
     cache = 2 * model.prefix * model.cache_width * model.layers  # bytes of one set of keys and values
@@ -68,8 +68,8 @@ def step_work(model: Model, device: Device, k: int, shared: bool) -> dict[str, f
     }
 
 
-def round_time(model: Model, device: Device, k: int, way: Way = Way()) -> RoundTime:  # noqa: B008 (a tuple, not a list)
-    """What a round of K candidates takes on paper.
+def round_time(model: Model, device: Device, k: int, mode: ExecutionMode = ExecutionMode()) -> RoundTime:  # noqa: B008 (a tuple, not a list)
+    """The predicted time of a round of K candidates.
 
     >>> from keystone_study.roofline import DEVICES, MODELS
     >>> one, sixteen = (round_time(MODELS["pi05"], DEVICES["a6000"], k).total for k in (1, 16))
@@ -77,30 +77,30 @@ def round_time(model: Model, device: Device, k: int, way: Way = Way()) -> RoundT
     True
     """
     bandwidth, arithmetic = _rates(device)
-    per_operation = 1e-6 * (device.graph_us if way.graphs else device.eager_us)
+    per_operation = 1e-6 * (device.graph_us if mode.graphs else device.eager_us)
     encode = max(
         model.encoder_ops * per_operation,
         2e6 * model.encoder / bandwidth,
         2e6 * model.encoder * model.encoder_tokens / arithmetic,
     )
-    ops = model.shared_ops if way.shared else model.ops
-    work = model.steps * sum(step_work(model, device, k, way.shared).values())
-    if way.shared and model.shares:
+    ops = model.shared_ops if mode.shared else model.ops
+    work = model.steps * sum(step_work(model, device, k, mode.shared).values())
+    if mode.shared and model.shares_context:
         once = _hoistable(model, device, 1)
         work += sum(once[name] for name in _hoisted(model))  # before the loop
     return RoundTime(encode, model.steps * ops * per_operation, work)
 
 
-def largest_k(model: Model, device: Device, way: Way = Way(), tolerance: float = 0.05) -> int:  # noqa: B008
-    """The largest K whose round takes at most ``1 + tolerance`` times as long as K = 1 in the same way.
+def largest_k(model: Model, device: Device, mode: ExecutionMode = ExecutionMode(), tolerance: float = 0.05) -> int:  # noqa: B008
+    """The largest K whose round takes at most ``1 + tolerance`` times as long as K = 1 in the same mode.
 
     >>> from keystone_study.roofline import DEVICES, MODELS
-    >>> largest_k(MODELS["groot"], DEVICES["a6000"]), largest_k(MODELS["groot"], DEVICES["a6000"], Way(shared=True))
+    >>> largest_k(MODELS["groot"], DEVICES["a6000"]), largest_k(MODELS["groot"], DEVICES["a6000"], ExecutionMode(shared=True))
     (11, 20)
     """
-    limit = (1 + tolerance) * round_time(model, device, 1, way).total
+    limit = (1 + tolerance) * round_time(model, device, 1, mode).total
     k = 1
-    while k < MOST and round_time(model, device, k + 1, way).total <= limit:
+    while k < MAX_K and round_time(model, device, k + 1, mode).total <= limit:
         k += 1
     return k
 
@@ -123,4 +123,4 @@ def _hoisted(model: Model) -> tuple[str, ...]:
 
 def _rates(device: Device) -> tuple[float, float]:
     """Bytes and operations per second that kernels reach."""
-    return BANDWIDTH * 1e9 * device.bandwidth, ARITHMETIC * 1e12 * device.tflops
+    return BANDWIDTH_EFFICIENCY * 1e9 * device.bandwidth, COMPUTE_EFFICIENCY * 1e12 * device.tflops

@@ -1,50 +1,76 @@
-"""The predictions as Markdown. Every table says that it is a model, not a measurement."""
+"""The predictions as Markdown. Every table states that it is a model, not a measurement."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from keystone_study.markdown import markdown_table
 from keystone_study.roofline.devices import DEVICES, Device
 from keystone_study.roofline.models import MODELS, Model
-from keystone_study.roofline.predict import ARITHMETIC, BANDWIDTH, MOST, RoundTime, Way, largest_k, round_time
-from keystone_study.roofline.published import GROOT, SOURCE
+from keystone_study.roofline.predict import (
+    BANDWIDTH_EFFICIENCY,
+    COMPUTE_EFFICIENCY,
+    MAX_K,
+    ExecutionMode,
+    RoundTime,
+    largest_k,
+    round_time,
+)
 
-WAYS = tuple(Way(graphs, shared) for graphs in (False, True) for shared in (False, True))
+MODES = tuple(ExecutionMode(graphs, shared) for graphs in (False, True) for shared in (False, True))
 NOTE = "A model on paper (roofline), not a measurement."
 KS = (1, 2, 4, 8, 16, 32)
-#: Beside a model whose operations were not all counted.
+#: Mark of a model whose operations are estimated.
 ESTIMATED = "≈"
 
+#: Measurements by others, beside which the predictions are printed.
+PUBLISHED_SOURCE = (
+    "NVIDIA, Isaac-GR00T, scripts/deployment/README.md of release N1.6 "
+    "(GR00T-N1.6-3B, 4 denoising steps, one view): columns Backbone and Action Head"
+)
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table, line by line."""
-    return ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
+
+class PublishedTime(NamedTuple):
+    """Milliseconds of GR00T N1.6 at K = 1: backbone, action head eagerly, action head with torch.compile."""
+
+    backbone: float
+    eager: float
+    compiled: float
 
 
-def against_k(model: Model, device: Device, ks: Sequence[int] = KS, tolerance: float = 0.05) -> list[str]:
-    """Milliseconds of a round against K, in each way, and the largest K worth having."""
+PUBLISHED_GROOT: dict[str, PublishedTime] = {
+    "h100": PublishedTime(23, 49, 11),
+    "4090": PublishedTime(25, 55, 17),
+    "5090": PublishedTime(18, 38, 16),
+    "thor": PublishedTime(38, 74, 61),
+    "orin": PublishedTime(93, 202, 101),
+}
+
+
+def latency_table(model: Model, device: Device, ks: Sequence[int] = KS, tolerance: float = 0.05) -> list[str]:
+    """Milliseconds of a round against K in each mode, and the largest K within the tolerance."""
     rows = []
     for k in ks:
-        times = [(round_time(model, device, k, way).total, round_time(model, device, 1, way).total) for way in WAYS]
+        times = [(round_time(model, device, k, mode).total, round_time(model, device, 1, mode).total) for mode in MODES]
         rows.append([str(k), *(f"{1e3 * time:.1f} ({time / one:.2f}×)" for time, one in times)])
-    best = [_largest(model, device, way, tolerance) for way in WAYS]
+    best = [_largest(model, device, mode, tolerance) for mode in MODES]
     rows.append([f"largest K within {tolerance:.0%}", *best])
     return [
         f"{NOTE} {model.title} on {device.title}: milliseconds of a round (relative to K = 1 in the same way)",
         "",
-        *markdown(["K", *map(str, WAYS)], rows),
+        *_lines([["K", *map(str, MODES)], *rows]),
     ]
 
 
-def operations() -> list[str]:
+def operations_table() -> list[str]:
     """Operations of a denoising step of the paper's six models."""
     rows = [[_title(model), str(model.ops), str(model.shared_ops)] for model in MODELS.values()]
-    return markdown(["operations of a step", "plain", "shared"], rows)
+    return _lines([["operations of a step", "plain", "shared"], *rows])
 
 
-def six_models(device: Device, tolerance: float = 0.05) -> list[str]:
+def largest_k_table(device: Device, tolerance: float = 0.05) -> list[str]:
     """The largest K of the paper's six models on a device, beside the K that the paper uses."""
     rows = []
     for model in MODELS.values():
@@ -53,26 +79,26 @@ def six_models(device: Device, tolerance: float = 0.05) -> list[str]:
             [
                 _title(model),
                 str(model.paper_k),
-                *(_largest(model, device, way, tolerance) for way in WAYS),
+                *(_largest(model, device, mode, tolerance) for mode in MODES),
                 f"{1e3 * one.encode:.0f} + {1e3 * one.launches:.0f}",
                 f"{1e3 * one.work:.0f}",
             ]
         )
-    header = ["model", "K in the paper", *map(str, WAYS), "encode + launches, ms", "GPU work, ms"]
+    header = ["model", "K in the paper", *map(str, MODES), "encode + launches, ms", "GPU work, ms"]
     title = (
         f"{NOTE} Largest K within {tolerance:.0%} of K = 1 in the same way, on {device.title}; the last two columns are of a "
         f"plain eager round with K = 1; {ESTIMATED} operations of a step estimated, at least in part, instead of counted"
     )
-    return [title, "", *markdown(header, rows)]
+    return [title, "", *_lines([header, *rows])]
 
 
-def beside_published() -> list[str]:
+def published_table() -> list[str]:
     """GR00T N1.6 at K = 1: the model beside what NVIDIA published."""
     model = MODELS["groot"]
     rows = []
-    for name, measured in GROOT.items():
+    for name, measured in PUBLISHED_GROOT.items():
         device = DEVICES[name]
-        eager, graphs = (round_time(model, device, 1, Way(graphs=graphs)) for graphs in (False, True))
+        eager, graphs = (round_time(model, device, 1, ExecutionMode(graphs=graphs)) for graphs in (False, True))
         rows.append(
             [
                 device.title,
@@ -94,43 +120,48 @@ def beside_published() -> list[str]:
         "model",
     ]
     return [
-        f"{NOTE} Milliseconds of GR00T N1.6 at K = 1, beside measurements by {SOURCE}",
+        f"{NOTE} Milliseconds of GR00T N1.6 at K = 1, beside measurements by {PUBLISHED_SOURCE}",
         "",
-        *markdown(header, rows),
+        *_lines([header, *rows]),
     ]
 
 
 def as_dict(model: Model, device: Device, ks: Sequence[int] = KS, tolerance: float = 0.05) -> dict[str, Any]:
-    """The same for programs."""
+    """The prediction for JSON."""
     return {
         "note": NOTE,
         "model": model.title,
         "device": device.title,
         "tolerance": tolerance,
         "paper_k": model.paper_k,
-        "most_k_tried": MOST,
-        "ways": {
-            str(way): {
-                "largest_k": largest_k(model, device, way, tolerance),
-                "milliseconds": {str(k): _milliseconds(round_time(model, device, k, way)) for k in ks},
+        "max_k_searched": MAX_K,
+        "modes": {
+            str(mode): {
+                "largest_k": largest_k(model, device, mode, tolerance),
+                "milliseconds": {str(k): _milliseconds(round_time(model, device, k, mode)) for k in ks},
             }
-            for way in WAYS
+            for mode in MODES
         },
         "assumed": {
             "device": dataclasses.asdict(device),
             "model": dataclasses.asdict(model),
-            "share_of_bandwidth": BANDWIDTH,
-            "share_of_arithmetic": ARITHMETIC,
+            "share_of_bandwidth": BANDWIDTH_EFFICIENCY,
+            "share_of_arithmetic": COMPUTE_EFFICIENCY,
         },
     }
 
 
-def assumed(device: Device) -> str:
-    """What the prediction takes for granted about a device."""
+def assumptions(device: Device) -> str:
+    """The assumptions about a device, in one sentence."""
     return (
-        f"Assumed of {device.title}: {device.bandwidth:g} GB/s and {device.tflops:g} TFLOP/s, of which {BANDWIDTH:.0%} and "
-        f"{ARITHMETIC:.0%} are reached; {device.eager_us:g} µs to start an operation, {device.graph_us:g} µs in a graph."
+        f"Assumed of {device.title}: {device.bandwidth:g} GB/s, of which {BANDWIDTH_EFFICIENCY:.0%} is reached; "
+        f"{device.tflops:g} TFLOP/s, of which {COMPUTE_EFFICIENCY:.0%} is reached; {device.eager_us:g} µs to launch an "
+        f"operation, {device.graph_us:g} µs in a graph."
     )
+
+
+def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    return markdown_table(rows).splitlines()
 
 
 def _milliseconds(time: RoundTime) -> dict[str, float]:
@@ -138,10 +169,10 @@ def _milliseconds(time: RoundTime) -> dict[str, float]:
     return {name: 1e3 * seconds for name, seconds in parts.items()}
 
 
-def _largest(model: Model, device: Device, way: Way, tolerance: float) -> str:
-    k = largest_k(model, device, way, tolerance)
-    return str(k) if k < MOST else f"{MOST} or more"
+def _largest(model: Model, device: Device, mode: ExecutionMode, tolerance: float) -> str:
+    k = largest_k(model, device, mode, tolerance)
+    return str(k) if k < MAX_K else f"{MAX_K} or more"
 
 
 def _title(model: Model) -> str:
-    return model.title if {"ops", "shared_ops"} <= {*model.counted} else f"{model.title} {ESTIMATED}"
+    return model.title if model.counted else f"{model.title} {ESTIMATED}"

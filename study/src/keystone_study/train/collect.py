@@ -1,4 +1,4 @@
-"""Collecting demonstrations: stored as they are made, so that interrupted work goes on where it stopped."""
+"""Collect demonstrations and store them as they are made, so that an interrupted collection resumes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import written_whole
 from keystone_study.train.demonstration import Demonstration
 from keystone_study.train.experts import Expert
-from keystone_study.train.progress import Tell, silent
+from keystone_study.train.progress import ProgressCallback, no_progress
 
-FLUSH = 5  #: demonstrations after which what there is is stored: a few seconds of work
+FLUSH = 5  #: store after this many demonstrations: a few seconds of work
 
 
 class Collection(NamedTuple):
-    """The successful ones among the attempts 0, 1, 2, ... at one task.
+    """The successful demonstrations among attempts 0, 1, 2, ... at one task.
 
     Attributes:
         demonstrations: in the order of the attempts.
-        attempts: (n,) the number of the attempt that each of them was.
-        tried: how many attempts there were in all.
+        attempts: (n,) the attempt number of each.
+        tried: number of attempts in all.
     """
 
     demonstrations: list[Demonstration]
@@ -32,19 +32,19 @@ class Collection(NamedTuple):
     tried: int
 
     def first(self, count: int) -> Collection:
-        """What collecting only ``count`` would have given."""
+        """The collection as if it had stopped after ``count`` demonstrations."""
         if count >= len(self.demonstrations):
             return self
         return Collection(self.demonstrations[:count], self.attempts[:count], self.attempts[count - 1] + 1)
 
     @property
     def success_rate(self) -> float:
-        """How often the expert succeeds."""
+        """Success rate of the expert."""
         return len(self.demonstrations) / max(self.tried, 1)
 
 
 def collect(
-    expert: Expert, task: str, regime: str, seed: int, count: int, folder: Path, tell: Tell = silent
+    expert: Expert, task: str, regime: str, seed: int, count: int, folder: Path, report: ProgressCallback = no_progress
 ) -> Collection:
     """The first ``count`` successful demonstrations of a task; those stored in ``folder`` are not made again.
 
@@ -57,7 +57,7 @@ def collect(
     stored = _load(path, origin) if path.exists() else Collection([], [], 0)
     demonstrations, attempts, tried = list(stored.demonstrations), list(stored.attempts), stored.tried
     while len(demonstrations) < count:
-        tell(len(demonstrations), f"{len(demonstrations)} of {tried} attempts")
+        report(len(demonstrations), f"{len(demonstrations)} of {tried} attempts")
         demonstration = expert.demonstrate(task, regime, seed, tried)
         if demonstration.success:
             demonstrations.append(demonstration)
@@ -65,12 +65,12 @@ def collect(
         tried += 1
         if tried >= 50 and len(demonstrations) < tried / 20:
             raise KeystoneError(
-                f"{task}: the expert succeeded in {len(demonstrations)} of {tried} attempts ({regime}): too rarely to teach"
+                f"{task}: the expert succeeded in {len(demonstrations)} of {tried} attempts ({regime}): too rarely to train on"
             )
         if len(demonstrations) == count or (demonstration.success and len(demonstrations) % FLUSH == 0):
             _save(path, Collection(demonstrations, attempts, tried), origin)
     result = Collection(demonstrations, attempts, tried).first(count)
-    tell(count, f"{count} of {result.tried} attempts")
+    report(count, f"{count} of {result.tried} attempts")
     return result
 
 
@@ -101,7 +101,7 @@ def _load(path: Path, origin: str) -> Collection:
             stored = {name: file[name] for name in file.files}
         if str(stored["origin"]) != origin:
             raise KeystoneError(
-                f"{path} was made as {stored['origin']}, and now it would be as {origin}: choose another folder with --demos, "
+                f"{path} was collected with {stored['origin']}, expected {origin}: choose another folder with --demos, "
                 "or delete the file"
             )
         ends = np.cumsum(stored["lengths"])[:-1]
@@ -111,4 +111,4 @@ def _load(path: Path, origin: str) -> Collection:
         demonstrations = [Demonstration(*arrays, True) for arrays in zip(agent_pos, environment_state, actions)]
         return Collection(demonstrations, stored["attempts"].tolist(), int(stored["tried"]))
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise KeystoneError(f"{path} holds no demonstrations that can be read ({error}): delete it") from error
+        raise KeystoneError(f"{path} is not a readable file of demonstrations ({error}): delete it") from error

@@ -1,4 +1,4 @@
-"""What an expert leaves behind: one episode, as a policy is trained on it."""
+"""One episode of an expert, as a policy is trained on it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from keystone_robotics.environments.benchmark import Array
 
 
 class Demonstration(NamedTuple):
-    """One episode of L steps; row t holds what was seen before step t and what was done in it.
+    """One episode of L steps; row t holds the observation before step t and the action of step t.
 
     Attributes:
         agent_pos: (L, P) float32, the robot's own state.
-        environment_state: (L, O) float32, everything as numbers.
+        environment_state: (L, O) float32, the full state.
         actions: (L, A) float32, in the environment's units.
-        success: whether the task was done at the end.
+        success: whether the task was solved.
     """
 
     agent_pos: Array

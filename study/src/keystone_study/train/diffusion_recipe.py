@@ -1,4 +1,4 @@
-"""How LeRobot's Diffusion Policy is trained, on states and small enough for one core."""
+"""Training of LeRobot's Diffusion Policy, on states, small enough for one core."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from keystone_study.train.demonstration import Demonstration
 from keystone_study.train.experts import Expert
 from keystone_study.train.windows import OBSERVATION_FLOOR, Statistics, Windows, cut_windows, statistics
 
-#: What differs from LeRobot's defaults. The network says what the clean chunk is, not the noise: with ten steps of DDIM, and
-#: actions that are often at the end of their range, its samples then stay inside that range.
+#: What differs from LeRobot's defaults. The network predicts the clean chunk, not the noise: with ten steps of DDIM and
+#: actions that are often at the end of their range, samples then stay inside that range.
 SETTINGS: dict[str, Any] = {
     "device": "cpu",
     "push_to_hub": False,

@@ -1,4 +1,4 @@
-"""Experts that demonstrate the tasks of a benchmark, imperfectly, as people do."""
+"""Experts that demonstrate the tasks of a benchmark, with human-like errors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from keystone_robotics.environments.pusht import PushTEnv
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.evaluate.settings import DEMONSTRATIONS
 from keystone_study.train.demonstration import Demonstration
-from keystone_study.train.imperfection import MOTION, REGIMES, Hand
+from keystone_study.train.imperfection import MOTION, REGIMES, ImperfectDemonstrator
 
 if TYPE_CHECKING:
     from keystone_study.train.pusht_expert import ExpertSettings
 
 #: Initial states of demonstrations are drawn with seeds from the first of these up to the second. Evaluation takes 0, 1, 2,
-#: ...: no policy is tested on a state that it was shown.
+#: ...: no policy is evaluated on a state that it was trained on.
 FIRST_SEED, LAST_SEED = DEMONSTRATIONS, 2**31
 
 
@@ -32,11 +32,11 @@ class Expert(ABC):
 
     Attributes:
         benchmark: the tasks.
-        default_tasks: what a policy is trained on unless the user says otherwise.
-        regimes: names of the ways to demonstrate.
-        relative: dimensions of actions that are positions, which a policy may learn relative to the robot's own.
-        motion: dimensions of actions that are motions: zero in all of them is to hold still.
-        packages: whose versions decide what a demonstration looks like.
+        default_tasks: training tasks if the user names none.
+        regimes: names of the regimes of imperfection.
+        relative: action dimensions that are positions, which a policy may learn relative to the robot's own.
+        motion: action dimensions that are motions: zero in all of them holds still.
+        packages: distributions whose versions affect demonstrations.
     """
 
     benchmark: ClassVar[Benchmark]
@@ -48,7 +48,7 @@ class Expert(ABC):
 
     @abstractmethod
     def describe(self, regime: str) -> str:
-        """Everything but task, seed and index that a demonstration depends on, to tell stored ones apart."""
+        """Everything but task, seed and index that a demonstration depends on; identifies stored ones."""
 
     @abstractmethod
     def demonstrate(self, task: str, regime: str, seed: int, index: int) -> Demonstration:
@@ -67,7 +67,7 @@ def attempt_random(task: str, regime: str, seed: int, index: int) -> tuple[np.ra
 
 
 class MetaWorldExpert(Expert):
-    """Meta-World's scripted experts, made human by `keystone_study.train.imperfection`."""
+    """Meta-World's scripted experts with the errors of `keystone_study.train.imperfection`."""
 
     benchmark = BENCHMARKS["metaworld"]
     default_tasks = (
@@ -81,22 +81,22 @@ class MetaWorldExpert(Expert):
     regimes = tuple(REGIMES)
     motion = tuple(range(MOTION))
     packages = ("metaworld", "mujoco")
-    max_steps: ClassVar[int] = 220  # a hesitant hand may take a little longer than a policy is given
-    tail: ClassVar[int] = 6  # steps after success, which show that the hand stays
+    max_steps: ClassVar[int] = 220  # slow demonstrations may take longer than a policy is given
+    tail: ClassVar[int] = 6  # steps after success, in which the hand holds still
 
     def describe(self, regime: str) -> str:
         return f"{REGIMES[regime]} max_steps={self.max_steps} tail={self.tail}"
 
     def demonstrate(self, task: str, regime: str, seed: int, index: int) -> Demonstration:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the experts complain of forces above 1, which the hand clips
+            warnings.simplefilter("ignore", UserWarning)  # the experts warn about actions above 1, which are clipped
             return self._attempt(task, regime, seed, index)
 
     def _attempt(self, task: str, regime: str, seed: int, index: int) -> Demonstration:
         from metaworld.policies import ENV_POLICY_MAP
 
         random, state_seed = attempt_random(task, regime, seed, index)
-        env, hand = _metaworld_env(task), Hand(REGIMES[regime], random)
+        env, demonstrator = _metaworld_env(task), ImperfectDemonstrator(REGIMES[regime], random)
         script = ENV_POLICY_MAP[task]()  # type: ignore[abstract]
         observation, _ = env.reset(seed=state_seed)
         seen: list[Observation] = []
@@ -104,8 +104,8 @@ class MetaWorldExpert(Expert):
         last = self.max_steps
         success = False
         while len(actions) < last:
-            believed = hand.perceive(observation["environment_state"][:STATE].astype(np.float64))
-            action = hand.move(script.get_action(believed))
+            believed = demonstrator.perceive(observation["environment_state"][:STATE].astype(np.float64))
+            action = demonstrator.move(script.get_action(believed))
             seen.append(observation)
             actions.append(action)
             observation, _, done, _, _ = env.step(action)
@@ -120,7 +120,7 @@ class MetaWorldExpert(Expert):
 
 
 class PushTExperts(Expert):
-    """The sampling expert of `keystone_study.train.pusht_expert`: without variety, with it, and with unsteady fingers too."""
+    """The sampling expert of `keystone_study.train.pusht_expert`: deterministic, random, and random with action noise."""
 
     benchmark = BENCHMARKS["pusht"]
     default_tasks = ("pusht",)

@@ -1,4 +1,4 @@
-"""How the compact flow-matching policy is trained."""
+"""Training of the compact flow-matching policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sets a person at the controls apart from a scripted expert: unsteady, slower, aiming beside the object, hesitating."""
+"""Human-like errors on top of a scripted expert: action noise, lower speed, aiming beside the object, pauses."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ OBJECT = slice(4, 7)  #: where Meta-World's observation holds the position (m) o
 
 @dataclass(frozen=True)
 class Imperfection:
-    """How a demonstrator differs from the scripted expert.
+    """Deviation of a demonstrator from the scripted expert.
 
     Attributes:
-        noise: standard deviation of what is added to the hand's motion, where 1 is the fastest motion.
+        noise: standard deviation of the noise on the hand's motion, where 1 is the fastest motion.
         correlation: of that noise from one step to the next.
         speed: range from which the speed of an episode is drawn, as a share of the expert's.
         aim: how far to one side of the object (along x, in m) a misjudged segment aims ...
         aim_spread: ... and the standard deviation of that distance (m).
-        aim_share: how many of the segments are misjudged.
-        hold: steps in a segment, for which a judgement is kept.
-        pause: probability, in each step, that the hand begins to hesitate.
-        pause_steps: shortest and longest hesitation.
+        aim_share: share of misjudged segments.
+        hold: steps in a segment.
+        pause: probability, in each step, that a pause begins.
+        pause_steps: shortest and longest pause.
     """
 
     noise: float = 0.0
@@ -50,24 +50,24 @@ REGIMES: dict[str, Imperfection] = {
 }
 
 
-class Hand:
-    """One episode's demonstrator: stands between an expert and the robot, in both directions.
+class ImperfectDemonstrator:
+    """The demonstrator of one episode: alters what the expert observes and what it commands.
 
-    >>> hand = Hand(REGIMES["clean"], np.random.default_rng(0))
-    >>> seen = hand.perceive(np.zeros(39))
-    >>> hand.move(np.array([9.0, 0.0, 0.0, 1.0])).dtype
+    >>> demonstrator = ImperfectDemonstrator(REGIMES["clean"], np.random.default_rng(0))
+    >>> seen = demonstrator.perceive(np.zeros(39))
+    >>> demonstrator.move(np.array([9.0, 0.0, 0.0, 1.0])).dtype
     dtype('float32')
     """
 
     def __init__(self, imperfection: Imperfection, random: np.random.Generator) -> None:
         self._imperfection, self._random = imperfection, random
         self._speed = random.uniform(*imperfection.speed)
-        self._tremor = np.zeros(MOTION)
+        self._noise = np.zeros(MOTION)
         self._offset = 0.0
         self._step = self._pause_left = 0
 
     def perceive(self, state: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(39,) the state as this demonstrator believes it to be: the object may seem to be elsewhere. Call once a step."""
+        """(39,) the state as the expert sees it: the object may be displaced. Call once per step."""
         settings = self._imperfection
         if self._step % settings.hold == 0:
             misjudged = self._random.random() < settings.aim_share
@@ -78,17 +78,17 @@ class Hand:
         return believed
 
     def move(self, action: NDArray[np.floating]) -> Array:
-        """(4,) what is executed, from -1 to 1, when the expert wants ``action`` (4,). Call once a step."""
+        """(4,) the executed action, from -1 to 1, for the expert's ``action`` (4,). Call once per step."""
         settings, random = self._imperfection, self._random
         executed = np.clip(np.asarray(action, np.float64), -1.0, 1.0)
-        executed[:MOTION] *= 0.0 if self._hesitates() else self._speed
+        executed[:MOTION] *= 0.0 if self._pauses() else self._speed
         rho = settings.correlation
-        self._tremor = rho * self._tremor + np.sqrt(1 - rho**2) * random.normal(size=MOTION)
-        executed[:MOTION] += settings.noise * self._tremor
+        self._noise = rho * self._noise + np.sqrt(1 - rho**2) * random.normal(size=MOTION)
+        executed[:MOTION] += settings.noise * self._noise
         result: Array = np.clip(executed, -1.0, 1.0).astype(np.float32)
         return result
 
-    def _hesitates(self) -> bool:
+    def _pauses(self) -> bool:
         if self._pause_left == 0 and self._random.random() < self._imperfection.pause:
             self._pause_left = int(self._random.integers(*self._imperfection.pause_steps, endpoint=True))
         pausing = self._pause_left > 0

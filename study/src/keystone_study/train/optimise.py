@@ -1,4 +1,4 @@
-"""The loop that fits a policy to windows, whatever policy it is: it can be stopped anywhere and ends with the same weights."""
+"""The training loop, for any policy: it can be interrupted anywhere and ends with the same weights."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from torch import Tensor, nn
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import written_whole
-from keystone_study.train.progress import Tell, silent
+from keystone_study.train.progress import ProgressCallback, no_progress
 
 
 class Learner(Protocol):
     """What is trained.
 
     Attributes:
-        examples: how many there are to learn from.
+        examples: number of training examples.
     """
 
     examples: int
 
     @property
     def module(self) -> nn.Module:
-        """Whose parameters are fitted."""
+        """The module that is trained."""
 
     def loss(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         """Mean loss on the examples with these numbers (B,); all randomness comes from the generator."""
@@ -39,7 +39,7 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast to learn.
+    """Hyperparameters of the optimiser.
 
     Attributes:
         iterations: steps of the optimiser.
@@ -49,7 +49,7 @@ class Schedule:
         floor: share of the highest learning rate that is left at the end.
         weight_decay: AdamW's.
         clip: largest norm of a gradient.
-        average: how much of the running average of the weights is kept in each iteration, in the long run.
+        ema_decay: decay of the exponential moving average of the weights, in the long run.
         save_every: iterations between two checkpoints.
     """
 
@@ -60,32 +60,35 @@ class Schedule:
     floor: float = 0.05
     weight_decay: float = 1e-4
     clip: float = 1.0
-    average: float = 0.995
+    ema_decay: float = 0.995
     save_every: int = 250
 
-    def rate(self, iteration: int) -> float:
+    def learning_rate_at(self, iteration: int) -> float:
         """The learning rate of an iteration, the first being 1.
 
-        >>> Schedule(iterations=1000).rate(100) < Schedule(iterations=1000).rate(200) > Schedule(iterations=1000).rate(1000)
+        >>> schedule = Schedule(iterations=1000)
+        >>> schedule.learning_rate_at(100) < schedule.learning_rate_at(200) > schedule.learning_rate_at(1000)
         True
         """
         cosine = 0.5 * (1 + math.cos(math.pi * iteration / self.iterations))
         return self.learning_rate * min(1.0, iteration / self.warmup) * (self.floor + (1 - self.floor) * cosine)
 
-    def keep(self, iteration: int) -> float:
-        """How much of the average is kept in an iteration: less at first, when the weights are still far from good."""
-        return min(self.average, (1 + iteration) / (10 + iteration))
+    def ema_decay_at(self, iteration: int) -> float:
+        """The decay in an iteration: smaller at first, so that the average follows the weights."""
+        return min(self.ema_decay, (1 + iteration) / (10 + iteration))
 
 
-def optimise(learner: Learner, schedule: Schedule, seed: int, checkpoint: Path, tell: Tell = silent) -> float:
-    """Fit the learner's module and leave the running average of its weights in it; returns the (smoothed) final loss.
+def optimise(
+    learner: Learner, schedule: Schedule, seed: int, checkpoint: Path, report: ProgressCallback = no_progress
+) -> float:
+    """Train the learner's module and leave the moving average of its weights in it; returns the (smoothed) final loss.
 
     Args:
         learner: what is fitted.
         schedule: how.
         seed: of all randomness.
-        checkpoint: file to go on from, if it is there, and to store the state in every now and then.
-        tell: progress.
+        checkpoint: file to resume from, if it exists, and to store the state in.
+        report: progress callback.
     """
     run = _Run(learner, schedule, seed)
     if checkpoint.exists():
@@ -96,7 +99,7 @@ def optimise(learner: Learner, schedule: Schedule, seed: int, checkpoint: Path, 
             if run.iteration % schedule.save_every == 0 or run.iteration == schedule.iterations:
                 run.store(checkpoint)
             if run.iteration % 10 == 0 or run.iteration == schedule.iterations:
-                tell(run.iteration, f"loss {run.smooth_loss:.4f}")
+                report(run.iteration, f"loss {run.smooth_loss:.4f}")
     learner.module.load_state_dict(run.average.state_dict())
     return run.smooth_loss
 
@@ -118,7 +121,7 @@ class _Run:
         learner, schedule = self.learner, self.schedule
         self.iteration += 1
         for group in self.optimiser.param_groups:
-            group["lr"] = schedule.rate(self.iteration)
+            group["lr"] = schedule.learning_rate_at(self.iteration)
         rows = torch.randint(learner.examples, (schedule.batch,), generator=self.generator)
         loss = learner.loss(rows, self.generator)
         self.optimiser.zero_grad()
@@ -127,7 +130,7 @@ class _Run:
         self.optimiser.step()
         with torch.no_grad():
             for mean, weight in zip(self.average.parameters(), learner.module.parameters(), strict=True):
-                mean.lerp_(weight, 1 - schedule.keep(self.iteration))
+                mean.lerp_(weight, 1 - schedule.ema_decay_at(self.iteration))
         value = loss.item()
         self.smooth_loss = value if self.iteration == 1 else 0.98 * self.smooth_loss + 0.02 * value
 
@@ -141,7 +144,7 @@ class _Run:
             "smooth_loss": self.smooth_loss,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        serialised = io.BytesIO()  # torch's own writer hides that a disk is full behind an error of its own
+        serialised = io.BytesIO()  # torch's writer replaces the error of a full disk by one of its own
         torch.save(state, serialised)
         with written_whole(path) as draft:
             draft.write_bytes(serialised.getbuffer())
@@ -156,7 +159,7 @@ class _Run:
             self.iteration, self.smooth_loss = state["iteration"], state["smooth_loss"]
         except (RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError) as error:
             reason = str(error).partition("\n")[0]
-            raise KeystoneError(f"training cannot go on from {path}: delete it to start again ({reason})") from error
+            raise KeystoneError(f"training cannot resume from {path}: delete it to start again ({reason})") from error
 
 
 @contextlib.contextmanager

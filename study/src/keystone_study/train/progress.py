@@ -1,23 +1,23 @@
-"""Telling the user how far the work is, and how long it will still take."""
+"""Progress bars."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 
-#: Called with how much is done and a short note, for instance the present loss.
-Tell = Callable[[int, str], None]
+#: Called with the number of finished steps and a short note, for instance the loss.
+ProgressCallback = Callable[[int, str], None]
 
 
-def silent(done: int, note: str) -> None:
-    """A `Tell` for when nobody watches."""
+def no_progress(done: int, note: str) -> None:
+    """A `ProgressCallback` that does nothing."""
 
 
 @contextlib.contextmanager
-def progress_bar(title: str, total: int) -> Iterator[Tell]:
-    """A line on the terminal: title, bar, how much is done, time gone and left, note.
+def progress_bar(title: str, total: int) -> Iterator[ProgressCallback]:
+    """A line on the terminal: title, bar, steps, time elapsed and left, note.
 
-    Resumed work starts in the middle of the bar; the time left counts from what is done now, not from what was there before.
+    Resumed work starts in the middle of the bar; the time left is estimated from this run alone.
     """
     from rich.progress import (
         BarColumn,
@@ -41,11 +41,11 @@ def progress_bar(title: str, total: int) -> Iterator[Tell]:
         bar = progress.add_task(title, total=total, note="")
         first = True
 
-        def tell(done: int, note: str) -> None:
+        def report(done: int, note: str) -> None:
             nonlocal first
             if first:
                 progress.reset(bar, completed=done)  # the clock starts here
                 first = False
             progress.update(bar, completed=done, note=note)
 
-        yield tell
+        yield report

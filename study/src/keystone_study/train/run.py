@@ -1,4 +1,4 @@
-"""A whole training: collect, cut, fit, save. Stopped at any point, the same call goes on from there."""
+"""A whole training: collect, cut, train, save. Interrupted at any point, the same call resumes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import written_whole
 from keystone_robotics.policies.load import RECORD
 from keystone_study.train.collect import Collection, collect
+from keystone_study.train.config import TrainingConfig
 from keystone_study.train.demonstration import Demonstration
 from keystone_study.train.experts import Expert
 from keystone_study.train.optimise import Learner, Schedule, optimise
-from keystone_study.train.plan import Plan
-from keystone_study.train.progress import Tell, progress_bar
+from keystone_study.train.progress import ProgressCallback, progress_bar
 
-WORK = "work"  #: inside the policy's folder: what is needed until it is finished
-PLAN = "plan.json"
+WORK = "work"  #: subfolder for temporary files
+CONFIG_FILE = "plan.json"
 CHECKPOINT = "checkpoint.pt"
 
-Bar = Callable[[str, int], AbstractContextManager[Tell]]
+Bar = Callable[[str, int], AbstractContextManager[ProgressCallback]]
 
 
 class Recipe(Learner, Protocol):
@@ -41,11 +41,11 @@ class Recipe(Learner, Protocol):
         """Write the trained policy into a folder."""
 
 
-def run_training(plan: Plan, out: Path, demos: Path | None = None, bar: Bar = progress_bar) -> bool:
-    """Train a policy into the folder ``out``, or go on with that; False if it was finished already.
+def run_training(config: TrainingConfig, out: Path, demos: Path | None = None, bar: Bar = progress_bar) -> bool:
+    """Train a policy into the folder ``out``, or resume; False if it was finished already.
 
     Args:
-        plan: what to train.
+        config: what to train.
         out: the policy's folder; work files go to ``work`` in it.
         demos: folder of demonstrations, to share them between trainings; default ``work/demos`` in ``out``.
         bar: makes a progress bar from a title and a total.
@@ -54,16 +54,16 @@ def run_training(plan: Plan, out: Path, demos: Path | None = None, bar: Bar = pr
         KeystoneError: if the folder holds something else, or cannot be written to.
     """
     try:
-        if not _claim(plan, out):
+        if not _prepare_folder(config, out):
             return False
-        found = _demonstrate(plan, demos or out / WORK / "demos", bar)
+        found = _collect_demonstrations(config, demos or out / WORK / "demos", bar)
         together = [one for collection in found.values() for one in collection.demonstrations]
-        recipe = make_recipe(plan.policy, together, plan.expert, plan.seed)
-        schedule = Schedule(iterations=plan.iterations, batch=recipe.batch, learning_rate=recipe.learning_rate)
-        with bar(f"training {plan.policy}", plan.iterations) as tell:
-            loss = optimise(recipe, schedule, plan.seed, out / WORK / CHECKPOINT, tell)
+        recipe = make_recipe(config.policy, together, config.expert, config.seed)
+        schedule = Schedule(iterations=config.iterations, batch=recipe.batch, learning_rate=recipe.learning_rate)
+        with bar(f"training {config.policy}", config.iterations) as report:
+            loss = optimise(recipe, schedule, config.seed, out / WORK / CHECKPOINT, report)
         recipe.save(out)
-        _write_json(out / RECORD, _record(plan, out, recipe, found, loss))  # last: it says that all is there
+        _write_json(out / RECORD, _record(config, out, recipe, found, loss))  # last: marks the training as finished
     except (OSError, SafetensorError) as error:
         raise KeystoneError(f"{out} cannot be written to ({error}); what is there is kept, try again") from error
     return True
@@ -80,56 +80,58 @@ def make_recipe(policy: str, demonstrations: Sequence[Demonstration], expert: Ex
     return DiffusionRecipe(demonstrations, expert, seed)
 
 
-def _claim(plan: Plan, out: Path) -> bool:
-    """Make the folder ours; False if the plan is carried out already.
+def _prepare_folder(config: TrainingConfig, out: Path) -> bool:
+    """Create the folder, or check that it belongs to this training; False if that is finished.
 
     Raises:
         KeystoneError: if something else is or was being trained there.
     """
     if out.exists() and not out.is_dir():
         raise KeystoneError(f"--out {out} is a file: expected a folder, or a name for a new one")
-    for path in (out / RECORD, out / WORK / PLAN):
+    for path in (out / RECORD, out / WORK / CONFIG_FILE):
         if not path.is_file():
             continue
         try:
-            there = plan.differences(json.loads(path.read_text()))
+            there = config.differences(json.loads(path.read_text()))
         except (ValueError, AttributeError) as error:
             raise KeystoneError(f"{path} cannot be read ({error}): choose another --out") from error
         if there:
-            raise KeystoneError(f"{out} is another training's: {', '.join(there)}; choose another --out")
+            raise KeystoneError(f"{out} belongs to another training: {', '.join(there)}; choose another --out")
         if path.name == RECORD:
             return False
-    if (out / "config.json").exists() and not (out / WORK / PLAN).is_file():
+    if (out / "config.json").exists() and not (out / WORK / CONFIG_FILE).is_file():
         raise KeystoneError(f"{out} holds a policy that `keystone train` did not make: choose another --out")
     (out / WORK).mkdir(parents=True, exist_ok=True)
-    _write_json(out / WORK / PLAN, plan.record())
+    _write_json(out / WORK / CONFIG_FILE, config.record())
     return True
 
 
-def _demonstrate(plan: Plan, demos: Path, bar: Bar) -> dict[str, Collection]:
+def _collect_demonstrations(config: TrainingConfig, demos: Path, bar: Bar) -> dict[str, Collection]:
     """The demonstrations of each task."""
     found = {}
-    for task in plan.tasks:
-        with bar(f"demonstrating {task}", plan.demonstrations) as tell:
+    for task in config.tasks:
+        with bar(f"demonstrating {task}", config.demonstrations) as report:
             found[task] = collect(
-                plan.expert, task, plan.regime, plan.seed, plan.demonstrations, demos / plan.benchmark, tell
+                config.expert, task, config.regime, config.seed, config.demonstrations, demos / config.benchmark, report
             )
     return found
 
 
-def _record(plan: Plan, out: Path, recipe: Recipe, found: dict[str, Collection], loss: float) -> dict[str, Any]:
-    """How the policy was made, without a word about the machine."""
-    packages = ("numpy", "torch", *plan.expert.packages, *recipe.packages)
+def _record(
+    config: TrainingConfig, out: Path, recipe: Recipe, found: dict[str, Collection], loss: float
+) -> dict[str, Any]:
+    """How the policy was made; nothing about the machine."""
+    packages = ("numpy", "torch", *config.expert.packages, *recipe.packages)
     return {
-        **plan.record(),
-        "command": plan.command(out.resolve().name),
+        **config.record(),
+        "command": config.command(out.resolve().name),
         "versions": {
             "keystone": __version__,
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in packages},
         },
         "expert_success": {task: round(collection.success_rate, 3) for task, collection in found.items()},
-        "demonstrator": plan.expert.describe(plan.regime),
+        "demonstrator": config.expert.describe(config.regime),
         "transitions": recipe.examples,
         "parameters": sum(weight.numel() for weight in recipe.module.parameters()),
         "loss": round(loss, 5),

@@ -1,4 +1,4 @@
-"""From demonstrations to what a policy is trained on: at every step, what was seen and the chunk that followed."""
+"""Cut demonstrations into training examples: the observation of every step and the chunk that followed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keystone_robotics.environments.benchmark import Array
 from keystone_study.train.demonstration import Demonstration
 
 #: Smallest standard deviation that observations are divided by. Some numbers never change in the demonstrations (most of the
-#: flags that tell the task, the orientation of an object that never turns): a smaller one would blow up the first time they do.
+#: flags that tell the task, the orientation of an object that never turns): a smaller one would explode the first time they do.
 OBSERVATION_FLOOR = 1e-2
 ACTION_FLOOR = 1e-3  #: the same for actions
 
@@ -22,7 +22,7 @@ class Windows(NamedTuple):
 
     Attributes:
         agent_pos: (N, P) the robot's own state.
-        environment_state: (N, O) everything as numbers.
+        environment_state: (N, O) the full state.
         chunks: (N, H, A) the actions of this step and the H - 1 that followed.
     """
 
@@ -54,7 +54,7 @@ def cut_windows(
         demonstrations: at least one.
         horizon: H, steps in a chunk.
         motion: dimensions of actions that are motions.
-        relative: dimensions of actions that are positions, to be told relative to ``agent_pos`` at the beginning of the chunk.
+        relative: dimensions of actions that are positions, expressed relative to ``agent_pos`` at the start of the chunk.
 
     >>> ones = np.ones((3, 2), np.float32)
     >>> windows = cut_windows([Demonstration(ones, ones, 5 * ones, True)], horizon=2, motion=[0], relative=[1])

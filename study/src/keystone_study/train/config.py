@@ -1,4 +1,4 @@
-"""What a training is: everything that its result depends on."""
+"""The configuration of a training: everything that its result depends on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ POLICIES = ("flow", "diffusion")
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingConfig:
     """The settings of one training, checked.
 
     Attributes:
         benchmark: name.
-        tasks: that one policy learns together.
-        regime: how the expert demonstrates.
+        tasks: tasks that one policy learns together.
+        regime: imperfection of the demonstrations.
         demonstrations: of each task.
         policy: class of policy, one of ``POLICIES``.
         iterations: of the optimiser.
@@ -41,29 +41,29 @@ class Plan:
         _require(self.regime, expert.regimes, "unknown regime")
         _require(self.policy, POLICIES, "unknown policy")
         if not self.tasks or len(set(self.tasks)) < len(self.tasks):
-            raise KeystoneError(f"tasks must be named, each once: {' '.join(self.tasks) or 'none given'}")
+            raise KeystoneError(f"--tasks {' '.join(self.tasks)}: expected at least one task, each once")
         for name, least in (("demonstrations", 1), ("iterations", 1), ("seed", 0)):
             if getattr(self, name) < least:
-                raise KeystoneError(f"--{name} {getattr(self, name)}: {least} is the least")
+                raise KeystoneError(f"--{name} {getattr(self, name)}: expected {least} or more")
 
     @property
     def expert(self) -> Expert:
-        """Who demonstrates."""
+        """The expert of the benchmark."""
         return find_expert(self.benchmark)
 
     def command(self, out: str) -> str:
-        """The command line that does this training."""
+        """The command line of this training."""
         words = ["keystone", "train", "--env", self.benchmark, "--tasks", *self.tasks, "--regime", self.regime]
         words += ["--demonstrations", str(self.demonstrations), "--policy", self.policy]
         words += ["--iterations", str(self.iterations), "--seed", str(self.seed), "--out", out]
         return shlex.join(words)
 
     def record(self) -> dict[str, Any]:
-        """As in a JSON file."""
+        """For JSON."""
         return {**asdict(self), "tasks": list(self.tasks)}
 
     def differences(self, record: dict[str, Any]) -> list[str]:
-        """What a stored record says otherwise, for instance ``seed (1 there, 0 here)``."""
+        """How a stored record differs, for instance ``seed (1 there, 0 here)``."""
         mine = self.record()
         names = [field.name for field in fields(self) if record.get(field.name) != mine[field.name]]
         return [f"{name} ({_shown(record.get(name))} there, {_shown(mine[name])} here)" for name in names]

@@ -1,0 +1,139 @@
+"""What is shipped: the wheels hold what they should, and the product works where there is only torch and numpy."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECTS = {"product": ROOT, "study": ROOT / "study", "plugin": ROOT / "packages" / "lerobot_policy_keystone"}
+STUDY_COMMANDS = {"demo", "train", "reproduce", "roofline"}
+
+pytestmark = pytest.mark.xdist_group("packaging")  # the wheels are built once
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("wheels")
+    for name, project in PROJECTS.items():
+        built = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / name, cwd=project)
+        assert built.returncode == 0, built.stderr
+    return {name: next((folder / name).glob("*.whl")) for name in PROJECTS}
+
+
+def required(names: Iterable[str]) -> set[str]:
+    """Distributions with everything that they require here."""
+    found: set[Requirement] = set()
+    waiting = [Requirement(name) for name in names]
+    while waiting:
+        wanted = waiting.pop()
+        if wanted in found:
+            continue
+        found.add(wanted)
+        for text in distribution(wanted.name).requires or []:
+            one = Requirement(text)
+            if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras)):
+                waiting.append(one)
+    return {canonicalize_name(one.name) for one in found}
+
+
+class Environment:
+    """A virtual environment that borrows some of this one's distributions, and no others."""
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        assert run(sys.executable, "-m", "venv", "--without-pip", folder).returncode == 0
+        self.bin = folder / "bin"
+        self.site = next(folder.glob("lib/python*/site-packages"))
+        for name in required(names):
+            files = distribution(name).files or []
+            for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
+                source, target = Path(str(distribution(name).locate_file(top))), self.site / top
+                if top.endswith(".dist-info"):
+                    shutil.copytree(source, target)  # uv does not follow links to these
+                elif not target.exists():
+                    target.symlink_to(source)
+
+    def install(self, wheel: Path, *options: str) -> None:
+        """Without a registry or a cache: what the wheel requires must be there already."""
+        uv = Path(sys.executable).with_name("uv")
+        done = run(uv, "pip", "install", "--offline", "--no-cache", "--python", self.bin / "python", *options, wheel)
+        assert done.returncode == 0, done.stderr
+
+    def keystone(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return run(self.bin / "keystone", *args, cwd=self.site)
+
+
+def names_in(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_the_products_wheel_is_small_and_holds_no_weights(wheels):
+    names = names_in(wheels["product"])
+    assert wheels["product"].stat().st_size < 1_000_000
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"keystone_robotics"}
+    assert {Path(name).suffix for name in names if name.startswith("keystone_robotics/")} == {".py", ".typed", ".md"}
+    recipes = {path.name for path in (ROOT / "docs" / "recipes").glob("*.md")}
+    assert {Path(name).name for name in names if name.startswith("keystone_robotics/_recipes/")} == recipes
+
+
+def test_the_studys_wheel_holds_its_policies_and_commands(wheels):
+    names = names_in(wheels["study"])
+    folder = ROOT / "study" / "src" / "keystone_study" / "policies" / "shipped"
+    for policy in folder.iterdir():
+        assert f"keystone_study/policies/shipped/{policy.name}/model.safetensors" in names
+    with zipfile.ZipFile(wheels["study"]) as archive:
+        entries = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
+    assert set(re.findall(r"^(\w+) = keystone_study\.cli", entries, re.MULTILINE)) == STUDY_COMMANDS
+
+
+def test_the_plugins_wheel_has_the_name_that_lerobot_looks_for(wheels):
+    assert wheels["plugin"].name.startswith("lerobot_policy_keystone-")
+    assert "lerobot_policy_keystone/flag.py" in names_in(wheels["plugin"])
+    assert not any(name.startswith(("keystone_robotics/", "tests/")) for name in names_in(wheels["plugin"]))
+
+
+def test_the_product_runs_with_torch_and_numpy_alone(wheels, tmp_path):
+    clean = Environment(tmp_path / "clean", "torch", "numpy")
+    clean.install(wheels["product"])  # fails if it requires anything else
+    snippet = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert snippet is not None
+    checks = (
+        "import importlib.util\n"
+        "assert not any(map(importlib.util.find_spec, ['keystone_study', 'lerobot', 'numba', 'rich']))\n"
+        "assert 'site-packages' in keystone.__file__\n"
+        "assert any((robot_chunk == candidate).all() for candidate in candidates[:11])\n"
+    )
+    done = run(clean.bin / "python", "-c", snippet[1] + checks, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    refused = clean.keystone("demo")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert 'pip install "keystone-robotics[cli]"' in refused.stderr
+
+
+def test_the_studys_commands_come_with_it(wheels, tmp_path):
+    env = Environment(tmp_path / "cli", "torch", "numpy", "rich", "tyro")
+    env.install(wheels["product"])
+    missing = env.keystone("demo")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "pip install keystone-study" in missing.stderr
+    env.install(wheels["study"], "--no-deps")  # its simulators are not needed to list what it offers
+    calls = "from keystone_robotics.cli import main; main(['recipes']); main(['roofline']); main(['--help'])"
+    offered = run(env.bin / "python", "-c", calls, cwd=tmp_path).stdout
+    assert "pi05-libero" in offered
+    assert "Largest K within 5% of K = 1" in offered
+    assert all(re.search(rf"^[│• ]+{name} ", offered, re.MULTILINE) for name in STUDY_COMMANDS), offered
