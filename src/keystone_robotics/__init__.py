@@ -16,12 +16,10 @@ from keystone_robotics.profiling import Profile, profile
 from keystone_robotics.select import (
     RULES,
     ActionSpace,
-    Choice,
-    DeviceSelection,
     Round,
+    RuleResult,
     Selection,
     select,
-    select_on_device,
 )
 
 try:
@@ -32,14 +30,13 @@ except PackageNotFoundError:  # a source tree on PYTHONPATH, not installed
 __all__ = [
     "RULES",
     "ActionSpace",
-    "Choice",
     "Chosen",
-    "DeviceSelection",
     "Handle",
     "KeystoneError",
     "NoValidCandidate",
     "Profile",
     "Round",
+    "RuleResult",
     "Selection",
     "__version__",
     "attach",
@@ -47,5 +44,4 @@ __all__ = [
     "detach",
     "profile",
     "select",
-    "select_on_device",
 ]
