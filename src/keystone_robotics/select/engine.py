@@ -34,7 +34,9 @@ AVERAGES: dict[str, int] = {"none": 0, "cluster": 1, "around medoid": 2, "tighte
 class BatchResult(NamedTuple):
     """What was decided for B rounds of K candidates, on the host."""
 
-    indices: NDArray[np.int64]  #: (B, 2 + K): chosen (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped)
+    indices: NDArray[
+        np.int64
+    ]  #: (B, 2 + K): selected (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped)
     sizes: NDArray[np.int64]  #: (B, C) members of each cluster, the winner's first
     measures: NDArray[
         np.float64

@@ -14,12 +14,15 @@ Only the distance loops may be reassociated by the compiler; the decisions are c
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from keystone_robotics.select.metrics import CANCELLED, EPSILON, GROUP_RADIUS, JITTER, LARGEST, ROUNDING
+
+Array = NDArray[Any]
 
 #: Relative margin below which a decision made in float32 is made again in float64.
 CLEAR = 1e-5
@@ -333,17 +336,17 @@ def _cluster(order, rule, clusters, n, s):
                 s.seeds[found] = s.trial[order[o]]
                 found += 1
             o += 1
-        return _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.count)
+        return _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.counts)
     if rule.init == 1:
         margin = min(_farthest_pair(s.squared, n, s.seeds), _farthest(s.squared, n, s.seeds, 2, clusters, s.totals))
-        clear = _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.count)
+        clear = _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.counts)
         return min(margin, clear)
     inertia = np.empty(n)
     margin = np.inf
     for start in range(n):
         s.seeds[0] = start
         margin = min(margin, _farthest(s.squared, n, s.seeds, 1, clusters, s.totals))
-        clear = _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.trial, s.means, s.offset, s.count)
+        clear = _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.trial, s.means, s.offset, s.counts)
         margin = min(margin, clear)
         inertia[start] = _inertia(s.squared, n, s.trial, clusters)
     best, _ = _lowest(inertia, n)
@@ -353,7 +356,7 @@ def _cluster(order, rule, clusters, n, s):
             margin = 0.0
     s.seeds[0] = best
     _farthest(s.squared, n, s.seeds, 1, clusters, s.totals)
-    _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.count)
+    _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.counts)
     return margin
 
 
@@ -518,19 +521,19 @@ class _Rule(NamedTuple):
 class _Scratch(NamedTuple):
     """Memory that all rounds of a call share."""
 
-    position: np.ndarray
-    labels: np.ndarray
-    trial: np.ndarray
-    seeds: np.ndarray
-    count: np.ndarray
-    rank: np.ndarray
-    members: np.ndarray
-    distances: np.ndarray
-    squared: np.ndarray
-    means: np.ndarray
-    totals: np.ndarray
-    offset: np.ndarray
-    values: np.ndarray
+    position: Array
+    labels: Array
+    trial: Array
+    seeds: Array
+    counts: Array
+    rank: Array
+    members: Array
+    distances: Array
+    squared: Array
+    means: Array
+    totals: Array
+    offset: Array
+    values: Array
 
 
 @_strict
@@ -549,9 +552,9 @@ def select_rounds(
         iterations: most k-means iterations.
         init: 0 from ``order``, 1 farthest points, 2 the best of K farthest-point starts.
         average: which candidates are averaged: 0 none, 1 the winning cluster (all, where not clustered), 2 the share nearest to
-            the medoid, 3 the tightest share. The chosen index is then the candidate nearest to their mean.
+            the medoid, 3 the tightest share. The selected index is then the candidate nearest to their mean.
         share: of the candidates, for ``average`` 2 and 3.
-        indices: out, (B, K + 2) int64: chosen index (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped).
+        indices: out, (B, K + 2) int64: selected index (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped).
         sizes: out, (B, C) int64, largest first.
         measures: out, (B, 5) float64: spread, median distance, consensus, dispersion, radius of the winning group
             (0 where clustered).
@@ -630,7 +633,7 @@ def _select_round(features, b, rows, n, steps, order, rule, s, indices, sizes, m
             margin = min(margin, abs(spread - rule.tau))
         if c > 1 and spread >= rule.tau:
             margin = min(margin, _cluster(order, rule, c, n, s))
-            margin = min(margin, _rank_clusters(s.distances, n, s.labels, c, s.count, s.rank, sizes, b))
+            margin = min(margin, _rank_clusters(s.distances, n, s.labels, c, s.counts, s.rank, sizes, b))
             winner, clear = _medoid(s.distances, n, s.labels, s.means[0], s.totals)
             margin = min(margin, clear)
             indices[b, 1] = 1

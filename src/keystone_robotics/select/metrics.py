@@ -23,7 +23,7 @@ ROUNDING = 1e-13
 #: Below this share of its two terms, the gap is no longer taken from their difference but from the mean itself.
 CANCELLED = 1e-2
 
-#: Where nothing was clustered, the winning group is what lies within this many half radii of the chosen candidate; the half
+#: Where nothing was clustered, the winning group is what lies within this many half radii of the selected candidate; the half
 #: radius is that of the smallest ball around a candidate that holds half of them. Twice: of one Gaussian mode nearly everything
 #: is inside, of two separate modes one. Slightly more: a candidate at exactly twice is inside, however it was rounded.
 GROUP_RADIUS = 2.001
@@ -119,11 +119,11 @@ def motion(features: Floats, steps: int, metric: str) -> float:
         return 1.0
     walk = features.reshape(steps, -1)
     away = walk - walk[:1] if steps > 1 else walk
-    return float(np.abs(away).sum() if metric == "l1" else np.sqrt(np.square(away).sum()))
+    return float(np.abs(away).sum()) if metric == "l1" else math.sqrt(np.vdot(away, away))
 
 
 def group_radius(distances: Floats, typical: float, metric: str) -> float:
-    """How far from the chosen candidate its group reaches; see `GROUP_RADIUS`.
+    """How far from the selected candidate its group reaches; see `GROUP_RADIUS`.
 
     >>> modes = np.array([0.0, 1, 2, 20, 21, 22])
     >>> group_radius(np.abs(modes[:, None] - modes), 0.0, "l2")

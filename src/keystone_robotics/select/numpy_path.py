@@ -68,7 +68,7 @@ def select_rounds(
     sizes[:] = 0
     measures[:] = 0.0
     members[:] = False
-    everyone = np.arange(features.shape[1])
+    everyone: Ints = np.arange(features.shape[1])
     for b, complete in enumerate(valid.all(1)):
         d, squares, rows, position, start = distances[b], squared[b], x[b], everyone, order
         if not complete:
@@ -93,9 +93,11 @@ def select_rounds(
 def _select_round(
     distances: Floats, squared: Floats, rows: Floats, steps: int, order: Ints, rule: _Rule, measures: Floats
 ) -> tuple[int, Ints | None, NDArray[np.bool_]]:
-    """The chosen candidate of one round, its labels if the candidates were clustered, and who is averaged."""
+    """The selected candidate of one round, its labels if the candidates were clustered, and who is averaged."""
     n = len(distances)
-    winner, labels, averaged = _lowest(distances.sum(1)), None, np.ones(n, bool)
+    winner = _lowest(distances.sum(1))
+    labels: Ints | None = None
+    averaged: NDArray[np.bool_] = np.ones(n, bool)
     if n == 1:
         measures[2] = 1.0
         return winner, None, averaged
@@ -113,8 +115,8 @@ def _select_round(
         averaged = _members(distances, labels, winner, rule)
         winner = _lowest(distances_to(rows, rows[averaged].mean(0), rule.metric))
     radius = group_radius(distances, typical, rule.metric) if labels is None else 0.0
-    agreeing = distances[winner] <= radius if labels is None else labels == 0
-    measures[:] = spread, median, agreeing.mean(), median / (median + typical) if median else 0.0, radius
+    agreeing = np.count_nonzero(distances[winner] <= radius if labels is None else labels == 0)
+    measures[:] = spread, median, agreeing / n, median / (median + typical) if median else 0.0, radius
     return winner, labels, averaged
 
 

@@ -18,7 +18,7 @@ class Keystone(Rule):
     "One group": the distance of their mean to the medoid, over the (lower) median of the pairwise distances, is below τ.
     Clusters come from k-means on the flattened chunks: centroids start from C candidates drawn with the seed, and it stops
     when no assignment changes. A cluster that runs empty keeps its centroid. Among clusters of equal size the one with the
-    smaller inner distances wins, then the one that holds the lowest index; so of two candidates the first is chosen.
+    smaller inner distances wins, then the one that holds the lowest index; so of two candidates the first is selected.
 
     Args:
         tau: the guard's threshold.
