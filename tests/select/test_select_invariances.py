@@ -174,7 +174,7 @@ def test_the_chunk_is_the_candidate_itself(rule, dtype):
     assert torch.equal(selection.chunk, batch[torch.arange(2), torch.from_numpy(selection.index)])
 
 
-@pytest.mark.parametrize("rule", NAMES)
+@pytest.mark.parametrize("rule", ["keystone", "density", "core-mean"])
 @pytest.mark.parametrize("kind", ["numpy", "torch", "bfloat16", "tuple", "strided"])
 def test_a_list_of_chunks(rule, kind):
     values = np.random.default_rng(3).normal(size=(5, 4, 3)).astype(np.float32)

@@ -34,7 +34,7 @@ class Selection(NamedTuple):
     >>> import numpy as np, keystone_robotics as keystone
     >>> ways = np.array([[0, 1, 2], [0, 1.1, 2], [0, 0.9, 2], [0, -1, -2]])[..., None]
     >>> print(keystone.select(ways, rule="core-mean"))
-    core-mean averaged, nearest to candidate 0 of 4: consensus 0.75, dispersion 0.08, spread 8.31, median distance 0.2
+    core-mean averaged, nearest to candidate 0 of 4: consensus 0.75, dispersion 0.08, spread 5.59, median distance 0.2
     """
 
     index: Any
