@@ -23,22 +23,21 @@ def numba_absent() -> Iterator[None]:
         engine.compiled_kernel = found
 
 
-def early_exit(candidates: Tensor, **params: object) -> keystone.Selection:
+def without_numba(candidates: Tensor, **params: object) -> keystone.Selection:
     """`keystone.select` without numba."""
     with numba_absent():
         return keystone.select(candidates, **params)
 
 
-#: By the name used in tables; all are compared with "reference".
+#: By the name used in the result files; all are compared with "reference".
 SELECTORS: dict[str, Callable[..., object]] = {
     "reference": cluster_medoid_select,
     "compiled": keystone.select,
-    "early exit": early_exit,
-    "branch-free": keystone.select_on_device,
+    "early exit": without_numba,
 }
 
 
-def on_each(name: str, inputs: Sequence[Tensor]) -> Callable[[], object]:
+def on_each(name: str, inputs: Sequence[Tensor], **params: object) -> Callable[[], object]:
     """A call without arguments that gives each of the (B, K, T, D) inputs to a selector, one after the other.
 
     A single observation goes in as it would be written: (K, T, D). The reference takes batches only.
@@ -49,6 +48,6 @@ def on_each(name: str, inputs: Sequence[Tensor]) -> Callable[[], object]:
 
     def call() -> None:
         for candidates in given:
-            selector(candidates)
+            selector(candidates, **params)
 
     return call

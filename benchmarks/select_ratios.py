@@ -64,11 +64,17 @@ def speedups(cloud: str, k: int, batch: int, effort: Effort) -> dict[str, Any]:
 def relative_times(shape: Shape, effort: Effort) -> dict[str, Any]:
     """Time of each selector on two modes of the given shape, in units of the compiled one at `BASE`."""
     inputs, home = draw("two ways", shape, effort.inputs), draw("two ways", BASE, effort.inputs)
-    names = [name for name in SELECTORS if name != "branch-free"]
-    calls = {name: on_each(name, inputs) for name in names}
+    calls = {name: on_each(name, inputs) for name in SELECTORS}
     seconds = _seconds({"home": on_each("compiled", home), **calls}, effort)
     _, k, steps, dims = shape
-    return {"k": k, "numbers": steps * dims, **{name: ratio(seconds, name, "home") for name in names}}
+    return {"k": k, "numbers": steps * dims, **{name: ratio(seconds, name, "home") for name in SELECTORS}}
+
+
+def core_mean(cloud: str, batch: int, effort: Effort) -> dict[str, Any]:
+    """Time of rule "core-mean" in units of rule "keystone", both compiled, at K = 16."""
+    inputs = draw(cloud, (batch, 16, STEPS, DIMS), max(effort.inputs // batch, 4))
+    seconds = _seconds({rule: on_each("compiled", inputs, rule=rule) for rule in ("keystone", "core-mean")}, effort)
+    return {"cloud": cloud, "k": 16, "batch": batch, "ratio": ratio(seconds, "core-mean", "keystone")}
 
 
 def _seconds(calls: dict[str, Callable[[], object]], effort: Effort) -> dict[str, list[float]]:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Results = dict[str, Any]
-FAST = ("compiled", "early exit", "branch-free")
+#: What each path is called in the result files, and in tables.
+FAST = {"compiled": "with numba", "early exit": "without numba"}
 COLOURS = {"compiled": PALETTE[0], "early exit": PALETTE[2], "reference": PALETTE[1]}
 BRANCHES = {"one way": "guard", "two ways": "clustering, two modes", "isotropic": "clustering, isotropic"}
 
@@ -26,16 +27,14 @@ Ratios of interleaved runs (CPU time of the thread, median over repeats), never 
 ## Speed-up over the reference
 
 The reference is the paper's listing in torch (`benchmarks/reference.py`). Each number is a whole public call on chunks of
-50 × 7 float32, over several different inputs. *Compiled* is `keystone.select` with numba, *early exit* the same call
-without it, *branch-free* `keystone.select_on_device`, which is made for captured GPU graphs: on a CPU it pays for having no
-branch and no synchronisation.
+50 × 7 float32, over several different inputs.
 
 {speedups}
-
+{core_mean}
 ## Exactness
 
 Share of picks equal to a float64 oracle that works from direct differences, KeyStone / reference; for KeyStone the lowest of
-its three paths. {trials} rounds per cell, half without structure and half of two modes; all start k-means from the same two
+its two paths. {trials} rounds per cell, half without structure and half of two modes; all start k-means from the same two
 candidates. The chunks hold values about 1 plus an offset, and their candidates differ by a spread. The reference gets
 bfloat16 as float32, because `torch.cdist` takes no bfloat16 on a CPU; from K = 26 on, `torch.cdist` multiplies matrices, and
 small distances cancel. All combinations of spread and offset are in `select.json`.
@@ -50,7 +49,7 @@ With a spread of 0.1:
 
 ## Scaling
 
-Time of one call on two modes, in units of the compiled one with K = 16 and chunks of 50 × 7.
+Time of one call on two modes, in units of the one with numba, K = 16 and chunks of 50 × 7.
 
 {by_candidates}
 
@@ -67,6 +66,7 @@ def markdown(results: Results) -> str:
         **results["machine"],
         trials=exactness[0]["trials"],
         speedups=_speedups(results["speedups"]),
+        core_mean=_core_mean(results.get("core_mean", [])),  # older result files do not have it
         by_spread=_exactness(exactness, "spread", "offset", 0.0),
         by_offset=_exactness(exactness, "offset", "spread", 0.1),
         by_candidates=_scaling(results["by_candidates"], "k", "K"),
@@ -85,7 +85,7 @@ def _ratio(value: float) -> str:
 
 def _speedups(rows: list[dict[str, Any]]) -> str:
     return _table(
-        ["branch", "K", "B", *FAST],
+        ["branch", "K", "B", *FAST.values()],
         [
             [
                 BRANCHES[row["cloud"]],
@@ -96,6 +96,14 @@ def _speedups(rows: list[dict[str, Any]]) -> str:
             for row in rows
         ],
     )
+
+
+def _core_mean(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    cells = [[BRANCHES[row["cloud"]], str(row["k"]), str(row["batch"]), _ratio(row["ratio"])] for row in rows]
+    table = _table(["branch of keystone", "K", "B", "core-mean / keystone"], cells)
+    return f"\nTime of rule `core-mean` in units of rule `keystone`, both with numba:\n\n{table}\n"
 
 
 def _exactness(rows: list[dict[str, Any]], along: str, fixed: str, value: float) -> str:
@@ -114,8 +122,8 @@ def _exactness(rows: list[dict[str, Any]], along: str, fixed: str, value: float)
 
 def _scaling(rows: list[dict[str, Any]], key: str, name: str) -> str:
     return _table(
-        [name, "compiled", "early exit", "reference"],
-        [[str(row[key]), *(_ratio(row[path]) for path in ("compiled", "early exit", "reference"))] for row in rows],
+        [name, *FAST.values(), "reference"],
+        [[str(row[key]), *(_ratio(row[path]) for path in (*FAST, "reference"))] for row in rows],
     )
 
 
@@ -124,7 +132,7 @@ def figure(results: Results) -> Figure:
     drawn, (left, right) = new_figure(9.0, 4.2, columns=2)
     _curves(left, results["by_candidates"], "k", "candidates K   (chunks of 50 × 7)")
     _curves(right, results["by_numbers"], "numbers", "numbers in a chunk T × D   (K = 16)")
-    left.set_ylabel("time, compiled at K = 16 and 50 × 7 being 1", color=QUIET)
+    left.set_ylabel("time, with numba at K = 16 and 50 × 7 being 1", color=QUIET)
     highest = max(ax.get_ylim()[1] for ax in (left, right))
     for ax in (left, right):
         ax.set_ylim(0.35, highest)
@@ -141,8 +149,8 @@ def _curves(ax: Axes, rows: list[dict[str, Any]], key: str, label: str) -> None:
         ax.plot(places, times, color=colour, linewidth=2.2, marker="o", markersize=4.5)
         below = name == "compiled"  # so that the label does not lie on the line at 1
         ax.annotate(
-            name, (places[0], times[0]), (0, -8 if below else 8), textcoords="offset points", color=colour, weight="bold",
-            va="top" if below else "bottom",
+            FAST.get(name, name), (places[0], times[0]), (0, -8 if below else 8), textcoords="offset points", color=colour,
+            weight="bold", va="top" if below else "bottom",
         )  # fmt: skip
     ax.set_xticks(places, [str(place) for place in places])
     ax.minorticks_off()

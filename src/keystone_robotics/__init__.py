@@ -17,12 +17,10 @@ from keystone_robotics.profiling import Profile, profile
 from keystone_robotics.select import (
     RULES,
     ActionSpace,
-    Choice,
-    DeviceSelection,
     Round,
+    RuleResult,
     Selection,
     select,
-    select_on_device,
 )
 
 try:
@@ -33,14 +31,13 @@ except PackageNotFoundError:  # a source tree on PYTHONPATH, not installed
 __all__ = [
     "RULES",
     "ActionSpace",
-    "Choice",
-    "DeviceSelection",
     "Handle",
     "KeystoneError",
     "NoValidCandidate",
     "Profile",
     "Round",
     "RoundEvent",
+    "RuleResult",
     "Selection",
     "__version__",
     "attach",
@@ -48,5 +45,4 @@ __all__ = [
     "detach",
     "profile",
     "select",
-    "select_on_device",
 ]

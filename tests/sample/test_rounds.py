@@ -564,13 +564,13 @@ def test_previous_chunk_is_handed_over_and_forgotten(name: str, monkeypatch: pyt
     handle = keystone.attach(policy, k=4, rule="coherent", decay=0.7)
     rounds = listen(handle)
     handed: list[Any] = []
-    choose = type(handle.rule).choose
+    select_batch = type(handle.rule).select_batch
 
     def spy(rule: Any, candidates: Any) -> Any:
         handed.append((rule.previous, rule.decay))
-        return choose(rule, candidates)
+        return select_batch(rule, candidates)
 
-    monkeypatch.setattr(type(handle.rule), "choose", spy)
+    monkeypatch.setattr(type(handle.rule), "select_batch", spy)
     batch, steps = recipe.batch(2), policy.config.n_action_steps
     policy.reset()
     for _ in range(steps + 1):

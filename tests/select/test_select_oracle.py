@@ -49,9 +49,9 @@ def disagreements(cases: range, largest_k: int = 64, **params) -> list[int]:
     return wrong
 
 
-def test_ten_thousand_rounds():
-    wrong = disagreements(range(10_000))
-    assert len(wrong) <= 10, wrong
+def test_three_thousand_rounds():
+    wrong = disagreements(range(3_000))
+    assert len(wrong) <= 3, wrong
 
 
 def test_the_random_rounds_use_both_branches():
@@ -62,36 +62,22 @@ def test_the_random_rounds_use_both_branches():
 
 def test_without_numba(monkeypatch):
     monkeypatch.setattr(engine, "compiled_kernel", lambda: None)
-    wrong = disagreements(range(10_000, 12_000))
-    assert len(wrong) <= 2, wrong
+    wrong = disagreements(range(10_000, 11_000))
+    assert len(wrong) <= 1, wrong
 
 
-def test_on_device():
-    wrong = []
-    for case in range(12_000, 12_700):
-        candidates = random_round(case)
-        verdict = judge(candidates.double().numpy(), seed=case)
-        chosen = keystone.select_on_device(candidates, seed=case)
-        if (int(chosen.index), bool(chosen.clustered)) != (verdict.index, verdict.clustered):
-            wrong.append(case)
-    assert not wrong
-
-
-@pytest.mark.parametrize("metric", ["l1", "cosine"])
-@pytest.mark.parametrize("clusters", [2, 3, 4])
+@pytest.mark.parametrize(("metric", "clusters"), [("l1", 2), ("l1", 4), ("cosine", 2), ("cosine", 3)])
 def test_metrics(metric, clusters):
-    assert not disagreements(range(20_000, 20_700), metric=metric, clusters=clusters)
+    assert not disagreements(range(20_000, 20_500), metric=metric, clusters=clusters)
 
 
-@pytest.mark.parametrize("init", ["random", "first", "farthest"])
-@pytest.mark.parametrize("clusters", [2, 3, 4])
+@pytest.mark.parametrize(("init", "clusters"), [("random", 3), ("first", 2), ("farthest", 2), ("farthest", 4)])
 def test_initialisations(init, clusters):
-    assert not disagreements(range(30_000, 30_600), init=init, clusters=clusters, tau=0.1)
+    assert not disagreements(range(30_000, 30_500), init=init, clusters=clusters, tau=0.1)
 
 
-@pytest.mark.parametrize("clusters", [2, 3, 4])
-@pytest.mark.parametrize("metric", ["l2", "cosine"])
-def test_best_initialisation(clusters, metric):
+@pytest.mark.parametrize(("metric", "clusters"), [("l2", 2), ("cosine", 4)])
+def test_best_initialisation(metric, clusters):
     assert not disagreements(range(40_000, 40_200), 24, init="best", clusters=clusters, tau=0.1, metric=metric)
 
 
@@ -110,33 +96,32 @@ def test_close_candidates_far_from_zero(k, dtype):
         candidates = torch.from_numpy(100 + 1e-3 * noise).to(dtype)
         verdict = judge(candidates.double().numpy(), seed=case)
         assert keystone.select(candidates, seed=case).index == verdict.index
-        assert int(keystone.select_on_device(candidates, seed=case).index) == verdict.index
         flat = candidates.float().flatten(1)
         distances = torch.cdist(flat, flat, compute_mode="use_mm_for_euclid_dist")
         naive_wrong += int(distances.sum(1).argmin()) != verdict.index
     assert naive_wrong > 12, "the trap is not one: these candidates are easy"
 
 
-@pytest.mark.parametrize("path", ["kernel", "early exit"])
+@pytest.mark.parametrize("path", ["kernel", "numpy"])
 @pytest.mark.parametrize("metric", ["l2", "cosine"])
 def test_close_float32_candidates_keep_their_digits(path, metric, monkeypatch):
     """Bringing float32 rows to unit length in float32 rounded away the differences."""
-    if path == "early exit":
+    if path == "numpy":
         monkeypatch.setattr(engine, "compiled_kernel", lambda: None)
-    for case in range(1000):
+    for case in range(300):
         noise = np.random.default_rng(case).normal(size=(16, 10, 7))
         candidates = (100 + 1e-3 * noise).astype(np.float32)
         assert keystone.select(candidates, seed=case, metric=metric).index == judge(candidates, case, metric).index
 
 
-@pytest.mark.parametrize("path", ["kernel", "early exit"])
+@pytest.mark.parametrize("path", ["kernel", "numpy"])
 def test_scaled_float32_candidates_keep_their_digits(path, monkeypatch):
     """Dividing by the scale in float32 rounded away the differences of candidates far from zero."""
-    if path == "early exit":
+    if path == "numpy":
         monkeypatch.setattr(engine, "compiled_kernel", lambda: None)
     scale = np.array([0.3, 0.7, 1.1, 0.9, 0.13, 0.17, 0.019])
     space = keystone.ActionSpace(scale=scale)
-    for case in range(500):
+    for case in range(200):
         noise = np.random.default_rng(case).normal(size=(16, 10, 7))
         candidates = (100 + 1e-3 * noise).astype(np.float32)
         verdict = judge(candidates.astype(np.float64) / scale, case)
@@ -168,21 +153,17 @@ def test_a_mean_on_the_medoid_is_one_group():
         selection = keystone.select(chunks)
         assert not selection.clustered
         assert selection.spread == 0
-        assert not keystone.select_on_device(torch.from_numpy(chunks)).clustered
 
 
-@pytest.mark.parametrize("path", ["kernel", "early exit", "on device"])
+@pytest.mark.parametrize("path", ["kernel", "numpy"])
 @pytest.mark.parametrize("copies", [3, 7, 49])
 def test_a_point_on_two_centroids_belongs_to_the_first(path, copies, monkeypatch):
     """Both clusters begin at copies of the centre, and the mean of all is the centre again: an exact tie for everyone."""
-    if path == "early exit":
+    if path == "numpy":
         monkeypatch.setattr(engine, "compiled_kernel", lambda: None)
     centre, around = np.zeros((copies, 1, 2)), np.array([[0.1, 0], [-0.1, 0], [0.3, 0.7], [-0.3, -0.7]])[:, None]
     chunks = np.concatenate([centre, around])
-    if path == "on device":
-        assert keystone.select_on_device(torch.from_numpy(chunks), init="first", tau=-1.0).consensus == 1
-    else:
-        assert keystone.select(chunks, "cluster-medoid", init="first").sizes.tolist() == [copies + 4, 0]
+    assert keystone.select(chunks, "cluster-medoid", init="first").sizes.tolist() == [copies + 4, 0]
 
 
 def test_selecting_leaves_denormal_numbers_alone():

@@ -60,8 +60,8 @@ def test_from_matrix(layout):
     np.testing.assert_allclose(values, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("layout", EULERS)
-@pytest.mark.parametrize("away", [1e-2, 1e-4, 3e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0])
+@pytest.mark.parametrize("layout", EULERS[::4])
+@pytest.mark.parametrize("away", [1e-2, 3e-5, 1e-7, 0.0])
 def test_euler_near_gimbal_lock(layout, away):
     """The angles are not unique there, the rotation is."""
     rng = np.random.default_rng(2)
@@ -72,8 +72,8 @@ def test_euler_near_gimbal_lock(layout, away):
     np.testing.assert_allclose(again, matrices, atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("angle", [0.0, 1e-14, 1e-9, 1e-5, 3.14159, np.pi - 1e-7, np.pi])
+@pytest.mark.parametrize("layout", [*sorted(set(LAYOUTS) - set(EULERS)), *EULERS[::5]])
+@pytest.mark.parametrize("angle", [0.0, 1e-9, 1e-5, np.pi - 1e-7, np.pi])
 def test_small_and_half_turns(layout, angle):
     axes = np.random.default_rng(3).normal(size=(50, 3))
     axes = np.concatenate([axes / np.linalg.norm(axes, axis=1, keepdims=True), np.eye(3), -np.eye(3)])

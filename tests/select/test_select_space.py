@@ -235,8 +235,6 @@ def test_wrong_layouts(space, message):
     made = ActionSpace(**space)
     with pytest.raises(ValueError, match=message):
         keystone.select(np.zeros((3, 4, 7)), space=made)
-    with pytest.raises(ValueError, match=message):
-        keystone.select_on_device(torch.zeros(3, 4, 7), made)
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ log = logging.getLogger("keystone")
 
 
 @dataclass(frozen=True)
-class Round:
-    """A request with everything that its candidates follow from, but for their number.
+class SeededRequest:
+    """A request with its seeds: everything that its candidates follow from.
 
     Attributes:
         number: of the round since attaching.
@@ -122,7 +122,7 @@ class Engine:
     listeners: Listeners = field(default_factory=Listeners)
     timer: RoundTimer = field(default_factory=RoundTimer, repr=False)
     overridden: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
-    kept: dict[int, tuple[Round, str, int]] = field(default_factory=dict, repr=False)
+    kept: dict[int, tuple[SeededRequest, str, int]] = field(default_factory=dict, repr=False)
     lock: Any = field(default_factory=threading.Lock, repr=False)
     checking: Any = field(default_factory=threading.RLock, repr=False)
     compiled: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict, repr=False)
@@ -179,7 +179,7 @@ class Engine:
         """Whether a round with K candidates is the policy's own code."""
         return k == 1 and self.temperature == 1.0 and self.seed is None and current_seeds(id(self)) is None
 
-    def _next_round(self, request: SampleRequest) -> Round:
+    def _next_round(self, request: SampleRequest) -> SeededRequest:
         with self.lock:
             number = self.rounds
             self.rounds += not self._is_rehearsal
@@ -195,26 +195,26 @@ class Engine:
             with global_generator:
                 seeds = row_seeds(int(torch.randint(2**63 - 1, ())), batch)
         # K is read once: it may change while the round runs.
-        return Round(number, seeds, request, self.temperature, SamplingContext.of(request), self.k)
+        return SeededRequest(number, seeds, request, self.temperature, SamplingContext.of(request), self.k)
 
     # ---- path, draw, verify
 
-    def _draw(self, round: Round) -> DrawTrace:
+    def _draw(self, round: SeededRequest) -> DrawTrace:
         if self._is_verified(round):
             return self._draw_verified(round)
         with self.checking:  # threads wait for the first to have verified
             return self._draw_verified(round) if self._is_verified(round) else self._draw_and_verify(round)
 
-    def _may_be_fast(self, round: Round) -> bool:
+    def _may_be_fast(self, round: SeededRequest) -> bool:
         """Whether the fast path is offered and wanted, and nothing is known against it in this context."""
         if round.request.shared is None or not self.paths.fast or round.context in self.paths.refused:
             return False
         return round.k > 1 or round.context in self.paths.proved  # one candidate proves nothing about several
 
-    def _is_verified(self, round: Round) -> bool:
+    def _is_verified(self, round: SeededRequest) -> bool:
         return self.verified and (not self._may_be_fast(round) or round.context in self.paths.proved)
 
-    def _draw_verified(self, round: Round) -> DrawTrace:
+    def _draw_verified(self, round: SeededRequest) -> DrawTrace:
         """On the fast path where it was proved; should it fail after all, on the plain one."""
         if not self._may_be_fast(round):
             return self._sample(round, "plain")
@@ -230,7 +230,7 @@ class Engine:
         self.paths.fail(round.context, problem)
         return trace
 
-    def _draw_and_verify(self, round: Round) -> DrawTrace:
+    def _draw_and_verify(self, round: SeededRequest) -> DrawTrace:
         """The first time in a context: compare with the policy's own single calls, and settle on a path."""
         problem, plain = "", None
         if self._may_be_fast(round):
@@ -255,7 +255,7 @@ class Engine:
             self.paths.refuse(round.context, problem)
         return trace
 
-    def _sample(self, round: Round, path: str) -> DrawTrace:
+    def _sample(self, round: SeededRequest, path: str) -> DrawTrace:
         """Draw K candidates; where the device's memory is too small for them, half as many, and so on."""
         k = round.k
         while True:
@@ -285,7 +285,7 @@ class Engine:
             )
         return DrawTrace(candidates, noises, calls, path, self.wait(candidates.device))
 
-    def _sample_and_compare(self, round: Round, path: str) -> tuple[DrawTrace, Finding]:
+    def _sample_and_compare(self, round: SeededRequest, path: str) -> tuple[DrawTrace, Finding]:
         trace = self._sample(round, path)
         spec, precision = round.request.noise, round.request.precision
         dtype = trace.candidates.dtype if spec is None else spec.dtype
@@ -305,7 +305,7 @@ class Engine:
 
     # ---- emit
 
-    def _finish(self, round: Round, trace: DrawTrace, selection: Selection, seconds: float) -> None:
+    def _finish(self, round: SeededRequest, trace: DrawTrace, selection: Selection, seconds: float) -> None:
         times = self.timer.end(trace.candidates.device, trace.sampled, seconds)
         self.path = trace.path
         if self._is_rehearsal:

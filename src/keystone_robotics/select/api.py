@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from keystone_robotics.select.engine import Outcome, check_seed
+from keystone_robotics.select.engine import BatchResult, check_seed
 from keystone_robotics.select.metrics import check_metric
 from keystone_robotics.select.rounds import as_candidates, refuse_invalid
 from keystone_robotics.select.rules import Rule, bind
@@ -28,14 +28,14 @@ def select(
     metric: str = "l2",
     **params: Any,
 ) -> Selection:
-    """Choose the chunk to execute among K candidates.
+    """Select the chunk to execute among K candidates.
 
     Args:
         candidates: (K, T, D) or (B, K, T, D), a torch tensor on any device or a numpy array of any float dtype, or a list of
             K chunks (T, D). Candidates that hold a NaN or an infinity are dropped.
-        rule: a name in `keystone.RULES`, or a function of a `keystone.Round` that returns an index or a `keystone.Choice`.
+        rule: a name in `keystone.RULES`, or a function of a `keystone.Round` that returns an index or a `keystone.RuleResult`.
         space: which dimensions and steps count and how they are compared; default: everything, as it is.
-        seed: for rules that draw lots. The same candidates and seed give the same choice everywhere.
+        seed: for rules that draw random numbers. The same candidates and seed give the same selection everywhere.
         metric: "l2", "l1" or "cosine".
         **params: of the rule, for example ``tau=0.3, clusters=2`` for "keystone".
 
@@ -58,31 +58,32 @@ def select(
     check_metric(metric)
     seed = check_seed(seed)
     prepared, batched = as_candidates(candidates, space, metric, seed)
-    outcome, made = bound.choose(prepared)
-    if outcome.dropped:
-        refuse_invalid(outcome.labels, batched)
-        _warn_dropped(outcome)
+    result = bound.select_batch(prepared)
+    if result.dropped:
+        refuse_invalid(result.labels, batched)
+        _warn_dropped(result)
     if batched:
-        return _batched(candidates, prepared.chunks, bound.name, outcome, made)
-    indices, sizes, measures, _ = outcome
+        return _batched(candidates, prepared.chunks, bound.name, result)
+    indices, sizes, measures, _, _, made = result
     index = indices.item(0)
+    spread, median_distance, consensus, dispersion, _ = measures[0].tolist()
     return Selection(
         index,
         candidates[index] if made is None else _like(made[0], candidates),
         indices[0, 2:],
         sizes[0],
         indices.item(1) == 1,
-        measures.item(0),
-        measures.item(1),
+        consensus,
+        spread,
+        median_distance,
+        dispersion,
         bound.name,
         made is not None,
     )
 
 
-def _batched(
-    candidates: Any, chunks: NDArray[Any], rule: str, outcome: Outcome, made: NDArray[Any] | None
-) -> Selection:
-    indices, sizes, measures, _ = outcome
+def _batched(candidates: Any, chunks: NDArray[Any], rule: str, result: BatchResult) -> Selection:
+    indices, sizes, measures, _, _, made = result
     index = indices[:, 0]
     if made is None and isinstance(candidates, torch.Tensor) and (candidates.requires_grad or not candidates.is_cpu):
         # the winners stay where they are and keep their gradients
@@ -101,8 +102,10 @@ def _batched(
         indices[:, 2:],
         sizes,
         indices[:, 1].astype(bool),
+        measures[:, 2],
         measures[:, 0],
         measures[:, 1],
+        measures[:, 3],
         rule,
         made is not None,
     )
@@ -118,14 +121,16 @@ def _like(chunk: NDArray[Any], candidates: Any) -> Any:
     """Host numbers in the type, device and dtype of the candidates (float32 holds every float16 and bfloat16)."""
     example = candidates[0] if isinstance(candidates, (list, tuple)) else candidates
     if isinstance(example, torch.Tensor):
+        if example.dtype is torch.float32:
+            chunk = chunk.astype(np.float32, copy=False)  # a third of the time of torch's conversion
         host = torch.from_numpy(chunk)
         return host if example.dtype is host.dtype and example.is_cpu else host.to(example.device, example.dtype)
     return chunk.astype(example.dtype, copy=False)
 
 
-def _warn_dropped(outcome: Outcome) -> None:
+def _warn_dropped(result: BatchResult) -> None:
     warnings.warn(
-        f"dropped {outcome.dropped} of {outcome.labels.size} candidates that hold a NaN or an infinity",
+        f"dropped {result.dropped} of {result.labels.size} candidates that hold a NaN or an infinity",
         RuntimeWarning,
         stacklevel=3,
     )

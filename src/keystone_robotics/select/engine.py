@@ -1,4 +1,4 @@
-"""Runs the cluster-medoid family on the fastest path there is: the compiled kernel, or numpy where numba is missing."""
+"""Selects in a batch of rounds on the fastest path there is: the compiled kernel, or numpy where numba is missing."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import functools
 import logging
 import threading
 import types
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keystone_robotics.errors import nearest_name
-from keystone_robotics.select import early_exit
+from keystone_robotics.select import numpy_path
 from keystone_robotics.select.metrics import METRICS
+from keystone_robotics.select.rounds import Candidates
 
 log = logging.getLogger("keystone")
 
@@ -25,13 +26,24 @@ EVERYTHING = float("inf")  #: as tau: never cluster, return the global medoid
 NOTHING = float("-inf")  #: as tau: always cluster
 
 
-class Outcome(NamedTuple):
+#: Whose mean a synthesising rule returns: nobody's, the winning cluster's (all candidates' where nothing was clustered),
+#: that of the share nearest to the medoid, or of the tightest share.
+AVERAGES: dict[str, int] = {"none": 0, "cluster": 1, "around medoid": 2, "tightest": 3}
+
+
+class BatchResult(NamedTuple):
     """What was decided for B rounds of K candidates, on the host."""
 
-    indices: NDArray[np.int64]  #: (B, 2 + K): chosen (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped)
+    indices: NDArray[
+        np.int64
+    ]  #: (B, 2 + K): selected (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped)
     sizes: NDArray[np.int64]  #: (B, C) members of each cluster, the winner's first
-    measures: NDArray[np.float64]  #: (B, 2): spread, median distance
+    measures: NDArray[
+        np.float64
+    ]  #: (B, 5): spread, median distance, consensus, dispersion, radius of the winning group
     dropped: int  #: candidates of all rounds that are not finite
+    members: NDArray[np.bool_]  #: (B, K) whose mean is wanted; empty if nobody's
+    chunks: NDArray[np.float64] | None = None  #: (B, T, D) synthesised chunks
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -59,7 +71,9 @@ def warm_up() -> None:
     if compiled_kernel() is not None:
         log.info("preparing the compiled selector (the first time on a machine this takes some seconds)")
     for dtype in (np.float32, np.float64):
-        cluster_medoids(np.zeros((1, 2, 1), dtype), "l2", 0, clusters=2, tau=NOTHING)
+        chunks: NDArray[Any] = np.zeros((1, 2, 1, 1), dtype)
+        result = select_rounds(Candidates(chunks, chunks[..., 0], None, "l2", 0), clusters=2, average="cluster")
+        mean_chunks(chunks, result.members)
 
 
 class _Threads(threading.local):
@@ -99,37 +113,46 @@ def check_init(init: str) -> str:
     return init
 
 
-def cluster_medoids(
-    features: NDArray[np.floating],
-    metric: str,
-    seed: int,
+def select_rounds(
+    candidates: Candidates,
     *,
     clusters: int = 1,
     tau: float = EVERYTHING,
     iterations: int = 10,
     init: str = "farthest",
-) -> Outcome:
+    average: str = "none",
+    share: float = 1.0,
+) -> BatchResult:
     """The medoid of each round, or of its largest cluster where the spread is not below ``tau``.
 
     Args:
-        features: (B, K, N) float32 or float64, contiguous.
-        metric: "l2", "l1" or "cosine".
-        seed: for ``init="random"``.
+        candidates: what to select from.
         clusters, tau, iterations, init: see `keystone_robotics.select.rules.keystone`.
+        average: a name in `AVERAGES`: notes those candidates in ``members`` and selects the one nearest to their mean.
+        share: of the candidates that is averaged.
     """
+    features = candidates.features
     batch, k, _ = features.shape
     # numba would compile the kernel once more for a tau of 1 or for numpy's numbers
-    clusters, tau, iterations = min(int(clusters), k), float(tau), int(iterations)
-    order = starting_order(init, k, seed)
+    clusters, tau, iterations, share = min(int(clusters), k), float(tau), int(iterations), float(share)
     indices = np.empty((batch, k + 2), np.int64)
     sizes = np.empty((batch, clusters), np.int64)
-    measures = np.empty((batch, 2))
-    kernel = compiled_kernel()
-    if kernel is None:
-        named = "order" if INITS[init] == 0 else init
-        dropped = early_exit.choose(features, order, metric, clusters, tau, iterations, named, indices, sizes, measures)
-    else:
-        dropped = kernel.choose(
-            features, order, METRICS[metric], clusters, tau, iterations, INITS[init], indices, sizes, measures
-        )
-    return Outcome(indices, sizes, measures, dropped)
+    measures = np.empty((batch, 5))
+    members = np.empty((batch, k) if AVERAGES[average] else (0, 0), np.bool_)
+    dropped = _path().select_rounds(
+        features, candidates.steps, starting_order(init, k, candidates.seed), METRICS[candidates.metric], clusters, tau,
+        iterations, INITS[init], AVERAGES[average], share, indices, sizes, measures, members,
+    )  # fmt: skip
+    return BatchResult(indices, sizes, measures, dropped, members)
+
+
+def mean_chunks(chunks: NDArray[Any], members: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """(B, T, D) the mean of the (B, K) members of (B, K, T, D) chunks."""
+    batch, k, steps, dims = chunks.shape
+    means = np.empty((batch, steps * dims))
+    _path().mean_chunks(chunks.reshape(batch, k, -1), members, means)
+    return means.reshape(batch, steps, dims)
+
+
+def _path() -> types.ModuleType:
+    return compiled_kernel() or numpy_path

@@ -1,12 +1,12 @@
-"""The compiled CPU path: distances, guard, k-means and medoid of many rounds in one call, without Python in between.
+"""The compiled path: distances, guard, k-means, medoid, core and disagreement of many rounds in one call.
 
 Everything after the pairwise distances needs only the K x K matrix S of squared distances, because the squared distance of
 candidate i to the centroid of a cluster of n members is  sum_j S_ij / n  -  sum_jk S_jk / (2 n^2)  (sums over members).
 
-float32 candidates are first compared in float32, from direct differences, which cancel nothing. Every decision notes how
-clear it was; where one was not (`CLEAR`), the round is decided again in float64. There, numbers are compared after rounding
-to float32, so that what is equal up to rounding counts as equal and the lowest index wins. The other two paths
-(``early_exit.py``, ``branch_free.py``) compare in the same way: all three decide alike.
+float32 candidates are first compared in float32, from direct differences, which cancel nothing. Every decision notes its
+margin; where one is below `CLEAR`, the round is decided again in float64. There, numbers are compared after rounding to
+float32, so that what is equal up to rounding counts as equal and the lowest index wins. `numpy_path`, which serves where numba
+is missing, compares in the same way: both decide alike.
 
 Only the distance loops may be reassociated by the compiler; the decisions are compiled strictly.
 """
@@ -14,19 +14,18 @@ Only the distance loops may be reassociated by the compiler; the decisions are c
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
-#: A candidate of a larger norm is dropped like one with an infinity: no action is of that size, and squares stay finite.
-LARGEST = 1e15
-EPSILON = 1e-8
+from keystone_robotics.select.metrics import CANCELLED, EPSILON, GROUP_RADIUS, JITTER, LARGEST, ROUNDING
+
+Array = NDArray[Any]
+
 #: Relative margin below which a decision made in float32 is made again in float64.
 CLEAR = 1e-5
-#: A difference that is smaller than this against what it is the difference of is rounding: nothing.
-ROUNDING = 1e-13
-#: Below this share of its two terms, the gap is no longer taken from their difference but from the mean itself.
-CANCELLED = 1e-2
 
 _strict = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
 _reassociating = numba.njit(
@@ -128,17 +127,12 @@ def _pairwise(rows, n, metric, distances, squared):
 
 
 @_strict
-def _lower_median(distances, n, values):
-    """The (m-1)//2-th smallest of the m distances above the diagonal.
+def _smallest(values, m, k):
+    """The k-th smallest (from 0) of the first m values; brings the k + 1 smallest to the front.
 
     Quickselect with a partition that has no branch to mispredict: on random numbers that is half of the time.
     """
-    m = 0
-    for i in range(n):
-        for j in range(i + 1, n):
-            values[m] = distances[i, j]
-            m += 1
-    low, high, k = 0, m, (m - 1) // 2
+    low, high = 0, m
     while high - low > 1:
         a, b, c = values[low], values[(low + high) // 2], values[high - 1]
         pivot = max(min(a, b), min(max(a, b), c))
@@ -162,6 +156,17 @@ def _lower_median(distances, n, values):
                 return pivot
             low = below
     return values[low]
+
+
+@_strict
+def _lower_median(distances, n, values):
+    """The (m-1)//2-th smallest of the m distances above the diagonal."""
+    m = 0
+    for i in range(n):
+        for j in range(i + 1, n):
+            values[m] = distances[i, j]
+            m += 1
+    return _smallest(values, m, (m - 1) // 2)
 
 
 @_strict
@@ -318,38 +323,40 @@ def _inertia(squared, n, labels, clusters):
 
 
 @_strict
-def _cluster(squared, n, position, order, init, clusters, iterations, seeds, labels, trial, work, means, offset, count):
+def _cluster(order, rule, clusters, n, s):
     """Split the candidates: labels in place, returns the margin."""
-    if init == 0:
+    if rule.init == 0:
         for i in range(order.size):
-            trial[i] = -1
+            s.trial[i] = -1
         for i in range(n):
-            trial[position[i]] = i
+            s.trial[s.position[i]] = i
         found, o = 0, 0
         while found < clusters:
-            if trial[order[o]] >= 0:
-                seeds[found] = trial[order[o]]
+            if s.trial[order[o]] >= 0:
+                s.seeds[found] = s.trial[order[o]]
                 found += 1
             o += 1
-        return _kmeans(squared, n, seeds, clusters, iterations, labels, means, offset, count)
-    if init == 1:
-        margin = min(_farthest_pair(squared, n, seeds), _farthest(squared, n, seeds, 2, clusters, work))
-        return min(margin, _kmeans(squared, n, seeds, clusters, iterations, labels, means, offset, count))
+        return _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.counts)
+    if rule.init == 1:
+        margin = min(_farthest_pair(s.squared, n, s.seeds), _farthest(s.squared, n, s.seeds, 2, clusters, s.totals))
+        clear = _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.counts)
+        return min(margin, clear)
     inertia = np.empty(n)
     margin = np.inf
     for start in range(n):
-        seeds[0] = start
-        margin = min(margin, _farthest(squared, n, seeds, 1, clusters, work))
-        margin = min(margin, _kmeans(squared, n, seeds, clusters, iterations, trial, means, offset, count))
-        inertia[start] = _inertia(squared, n, trial, clusters)
+        s.seeds[0] = start
+        margin = min(margin, _farthest(s.squared, n, s.seeds, 1, clusters, s.totals))
+        clear = _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.trial, s.means, s.offset, s.counts)
+        margin = min(margin, clear)
+        inertia[start] = _inertia(s.squared, n, s.trial, clusters)
     best, _ = _lowest(inertia, n)
     for start in range(n):  # equal partitions have equal inertia; a near tie of different ones is not clear
         apart = abs(inertia[start] - inertia[best]) / max(inertia[best], 1e-300)
         if 1e-6 < apart < CLEAR:
             margin = 0.0
-    seeds[0] = best
-    _farthest(squared, n, seeds, 1, clusters, work)
-    _kmeans(squared, n, seeds, clusters, iterations, labels, means, offset, count)
+    s.seeds[0] = best
+    _farthest(s.squared, n, s.seeds, 1, clusters, s.totals)
+    _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.counts)
     return margin
 
 
@@ -404,119 +411,281 @@ def _rank_clusters(distances, n, labels, clusters, count, rank, sizes, b):
 
 
 @_strict
-def choose(features, order, metric, clusters, tau, iterations, init, indices, sizes, measures):
+def _nearest(distances, n, centre, size, members):
+    """Mark the ``size`` candidates nearest to the centre, ties to the lower index; returns the margin."""
+    inside, outside = 0.0, np.inf
+    for i in range(n):
+        own, rank = np.float32(distances[centre, i]), 0
+        for j in range(n):
+            other = np.float32(distances[centre, j])
+            rank += (other < own) | ((other == own) & (j < i))
+        members[i] = rank < size
+        if rank < size:
+            inside = max(inside, distances[centre, i])
+        else:
+            outside = min(outside, distances[centre, i])
+    return (outside - inside) / max(outside, 1e-300) if outside < np.inf else np.inf
+
+
+@_strict
+def _tightest(distances, n, size, values, means):
+    """(index, margin) of the candidate with the smallest mean distance to its ``size`` nearest, itself included."""
+    for i in range(n):
+        for j in range(n):
+            values[j] = distances[i, j]
+        _smallest(values, n, size - 1)
+        total = 0.0
+        for j in range(size):
+            total += values[j]
+        means[i] = total / size
+    return _lowest(means, n)
+
+
+@_reassociating
+def _distances_to(rows, n, point, metric, out):
+    for i in range(n):
+        total = 0.0
+        if metric == 1:
+            for t in range(point.size):
+                total += abs(rows[i, t] - point[t])
+        else:
+            for t in range(point.size):
+                total += (rows[i, t] - point[t]) * (rows[i, t] - point[t])
+        out[i] = math.sqrt(total) if metric == 0 else total
+
+
+@_strict
+def _add(row, out):
+    for t in range(out.size):
+        out[t] += row[t]
+
+
+@_strict
+def _nearest_to_mean(features, b, rows, n, metric, s):
+    """The candidate nearest to the mean of the members."""
+    mean = np.zeros(features.shape[2])
+    count = 0
+    for i in range(n):
+        if s.members[i]:
+            count += 1
+            _add(features[b, s.position[i]], mean)
+    mean /= count
+    if metric == 2:
+        _to_unit_length(mean.reshape(1, mean.size), 1)
+    _distances_to(rows, n, mean, metric, s.totals)
+    return _lowest(s.totals, n)[0]
+
+
+@_strict
+def _half_radius(distances, n, values):
+    """Radius of the smallest ball around a candidate that holds half of the candidates."""
+    half = (n + 1) // 2
+    best = np.inf
+    for i in range(n):
+        nearer = 0
+        for j in range(n):
+            nearer += distances[i, j] < best
+        if nearer >= half:
+            for j in range(n):
+                values[j] = distances[i, j]
+            best = _smallest(values, n, half - 1)
+    return best
+
+
+@_strict
+def _motion(row, length, steps, metric):
+    """`metrics.motion` of one candidate."""
+    if metric == 2:
+        return 1.0
+    width = length // steps
+    total = 0.0
+    for begin in range(0 if steps == 1 else width, length, width):
+        for t in range(width):
+            away = np.float64(row[begin + t]) - (0.0 if steps == 1 else np.float64(row[t]))
+            total += abs(away) if metric == 1 else away * away
+    return total if metric == 1 else math.sqrt(total)
+
+
+class _Rule(NamedTuple):
+    """What to decide by; see `select_rounds`."""
+
+    metric: int
+    clusters: int
+    tau: float
+    iterations: int
+    init: int
+    average: int
+    share: float
+
+
+class _Scratch(NamedTuple):
+    """Memory that all rounds of a call share."""
+
+    position: Array
+    labels: Array
+    trial: Array
+    seeds: Array
+    counts: Array
+    rank: Array
+    members: Array
+    distances: Array
+    squared: Array
+    means: Array
+    totals: Array
+    offset: Array
+    values: Array
+
+
+@_strict
+def select_rounds(
+    features, steps, order, metric, clusters, tau, iterations, init, average, share, indices, sizes, measures, members
+):
     """Select in every round; one call for the whole batch.
 
     Args:
         features: (B, K, N) float32 or float64; a candidate with a non-finite number is dropped.
+        steps: S, how many steps the N numbers are.
         order: (K,) permutation; ``init`` 0 takes the first valid candidates of it as centroids.
         metric: 0 L2, 1 L1, 2 cosine.
         clusters: C, at least 1.
         tau: cluster where the spread is not below it.
         iterations: most k-means iterations.
         init: 0 from ``order``, 1 farthest points, 2 the best of K farthest-point starts.
-        indices: out, (B, K + 2) int64: chosen index (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped).
+        average: which candidates are averaged: 0 none, 1 the winning cluster (all, where not clustered), 2 the share nearest to
+            the medoid, 3 the tightest share. The selected index is then the candidate nearest to their mean.
+        share: of the candidates, for ``average`` 2 and 3.
+        indices: out, (B, K + 2) int64: selected index (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped).
         sizes: out, (B, C) int64, largest first.
-        measures: out, (B, 2) float64: spread, median distance.
+        measures: out, (B, 5) float64: spread, median distance, consensus, dispersion, radius of the winning group
+            (0 where clustered).
+        members: out, (B, K) bool, who is averaged; not written where ``average`` is 0.
 
     Returns:
         How many candidates were dropped.
     """
     batch, k, length = features.shape
-    even, padded = (
-        k + k % 2,
-        (length + 31) // 32 * 32,
-    )  # whole tiles and whole vectors: the padding is zero, adds nothing
+    # whole tiles and whole vectors: the padding is zero, adds nothing
+    even, padded = k + k % 2, (length + 31) // 32 * 32
     rows = np.empty((even, padded), features.dtype)
     rows[:, length:] = 0
     rows[k:] = 0
     # Few allocations, cut up: at this size one costs as much as a step of k-means.
     c = min(clusters, k)
-    whole = np.empty((6, k), np.int64)
+    whole = np.empty((7, k), np.int64)
     real = np.empty((2 * even + c + 2, even))
-    position, labels, trial, seeds, count, rank = whole[0], whole[1], whole[2], whole[3], whole[4], whole[5]
-    distances, squared, means = real[:even], real[even : 2 * even], real[2 * even : 2 * even + c]
-    totals, offset, upper = real[-2], real[-1], np.empty(k * (k - 1) // 2 + 1)
+    scratch = _Scratch(
+        whole[0], whole[1], whole[2], whole[3], whole[4], whole[5], whole[6],
+        real[:even], real[even : 2 * even], real[2 * even : 2 * even + c], real[-2], real[-1],
+        np.empty(max(k * (k - 1) // 2, k)),
+    )  # fmt: skip
+    rule = _Rule(metric, clusters, tau, iterations, init, average, share)
     exact = np.empty((0, 0))
     dropped = 0
     for b in range(batch):
-        n = _load(features, b, rows, position)
+        n = _load(features, b, rows, scratch.position)
         dropped += k - n
-        margin = _decide(
-            b, rows, n, order, metric, clusters, tau, iterations, init, indices, sizes, measures, position, labels,
-            trial, seeds, count, rank, distances, squared, means, totals, offset, upper,
-        )  # fmt: skip
+        margin = _select_round(features, b, rows, n, steps, order, rule, scratch, indices, sizes, measures)
         if features.itemsize == 4 and margin < CLEAR:
             if exact.size == 0:
                 exact = np.zeros((even, padded))
-            _load(features, b, exact, position)
-            _decide(
-                b, exact, n, order, metric, clusters, tau, iterations, init, indices, sizes, measures, position, labels,
-                trial, seeds, count, rank, distances, squared, means, totals, offset, upper,
-            )  # fmt: skip
+            _load(features, b, exact, scratch.position)
+            _select_round(features, b, exact, n, steps, order, rule, scratch, indices, sizes, measures)
+        if average > 0:
+            members[b] = False
+            for i in range(n):
+                members[b, scratch.position[i]] = scratch.members[i] == 1
     return dropped
 
 
 @_strict
-def _decide(
-    b, rows, n, order, metric, clusters, tau, iterations, init, indices, sizes, measures, position, labels,
-    trial, seeds, count, rank, distances, squared, means, totals, offset, upper,
-):  # fmt: skip
-    """Round b; returns how clear the least clear decision was."""
+def _select_round(features, b, rows, n, steps, order, rule, s, indices, sizes, measures):
+    """Round b; returns the smallest margin of its decisions."""
     for i in range(indices.shape[1]):
         indices[b, i] = -1
     indices[b, 1] = 0
-    for c in range(clusters):
+    for c in range(rule.clusters):
         sizes[b, c] = 0
-    measures[b, 0] = measures[b, 1] = 0.0
+    for i in range(measures.shape[1]):
+        measures[b, i] = 0.0
     if n == 0:
         return np.inf
     sizes[b, 0] = n
     for i in range(n):
-        labels[i] = 0
+        s.labels[i] = 0
+        s.members[i] = 1
+    metric = rule.metric
     if metric == 2:
         if rows.itemsize == 4:
             return 0.0  # rounding to unit length would lose what tells close candidates apart
         _to_unit_length(rows, n)
-    largest = _pairwise(rows, n, metric, distances, squared)
+    largest = _pairwise(rows, n, metric, s.distances, s.squared)
     if rows.itemsize == 4 and n > 1 and not 1e-30 < largest < 1e30:
         return 0.0  # squares overflow or vanish in float32
-    _row_sums(distances, n, totals)
-    winner, margin = _lowest(totals, n)
+    _row_sums(s.distances, n, s.totals)
+    winner, margin = _lowest(s.totals, n)
     if n > 1:
-        median = _lower_median(distances, n, upper)
-        _row_sums(squared, n, totals)
-        spread = _gap(rows, totals, n, winner, metric) / (median + EPSILON)
-        measures[b, 0] = spread
-        measures[b, 1] = median
-        c = min(clusters, n)
-        if c > 1 and abs(tau) < np.inf:
-            margin = min(margin, abs(spread - tau))
-        if c > 1 and spread >= tau:
-            margin = min(
-                margin,
-                _cluster(
-                    squared,
-                    n,
-                    position,
-                    order,
-                    init,
-                    c,
-                    iterations,
-                    seeds,
-                    labels,
-                    trial,
-                    totals,
-                    means,
-                    offset,
-                    count,
-                ),
-            )
-            margin = min(margin, _rank_clusters(distances, n, labels, c, count, rank, sizes, b))
-            winner, clear = _medoid(distances, n, labels, means[0], totals)
+        median = _lower_median(s.distances, n, s.values)
+        _row_sums(s.squared, n, s.totals)
+        spread = _gap(rows, s.totals, n, winner, metric) / (median + EPSILON)
+        motion = _motion(rows[winner], features.shape[2], steps, metric)
+        c = min(rule.clusters, n)
+        if c > 1 and abs(rule.tau) < np.inf:
+            margin = min(margin, abs(spread - rule.tau))
+        if c > 1 and spread >= rule.tau:
+            margin = min(margin, _cluster(order, rule, c, n, s))
+            margin = min(margin, _rank_clusters(s.distances, n, s.labels, c, s.counts, s.rank, sizes, b))
+            winner, clear = _medoid(s.distances, n, s.labels, s.means[0], s.totals)
             margin = min(margin, clear)
             indices[b, 1] = 1
-    indices[b, 0] = position[winner]
+        if rule.average > 0:
+            margin = min(margin, _mark_members(rule, winner, n, s))
+            winner = _nearest_to_mean(features, b, rows, n, metric, s)
+        agreeing = sizes[b, 0]
+        if indices[b, 1] == 0:
+            rounding = JITTER * JITTER if metric == 2 else JITTER * motion
+            radius = max(GROUP_RADIUS * _half_radius(s.distances, n, s.values), rounding)
+            agreeing = 0
+            for i in range(n):
+                agreeing += s.distances[winner, i] <= radius
+            measures[b, 4] = radius
+        measures[b, 0] = spread
+        measures[b, 1] = median
+        measures[b, 2] = agreeing / n
+        if median > 0.0:
+            measures[b, 3] = median / (median + motion)
+    else:
+        measures[b, 2] = 1.0
+    indices[b, 0] = s.position[winner]
     for i in range(n):
-        indices[b, 2 + position[i]] = labels[i]
+        indices[b, 2 + s.position[i]] = s.labels[i]
     return margin
+
+
+@_strict
+def _mark_members(rule, medoid, n, s):
+    """Mark who is averaged; returns the margin."""
+    if rule.average == 1:
+        for i in range(n):
+            s.members[i] = s.labels[i] == 0
+        return np.inf
+    size = max(1, int(n * rule.share + 0.5))
+    if size == n:
+        return np.inf
+    if rule.average == 2:
+        return _nearest(s.distances, n, medoid, size, s.members)
+    centre, margin = _tightest(s.distances, n, size, s.values, s.totals)
+    return min(margin, _nearest(s.distances, n, centre, size, s.members))
+
+
+@_strict
+def mean_chunks(chunks, members, out):
+    """Mean of the members of each round: (B, K, M) chunks and (B, K) bool to (B, M) float64, summed in order."""
+    for b in range(chunks.shape[0]):
+        count = 0
+        mean = out[b]
+        mean[:] = 0.0
+        for i in range(chunks.shape[1]):
+            if members[b, i]:
+                count += 1
+                _add(chunks[b, i], mean)
+        mean /= count

@@ -1,30 +1,38 @@
-"""Pairwise distances in torch, exact enough that every path makes the same decisions."""
+"""Distances between candidates, and the constants by which every path compares them."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, ParamSpec
+import math
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from keystone_robotics.errors import nearest_name
 
-P = ParamSpec("P")
+Floats = NDArray[np.float64]
 
-#: Name of each metric and the number by which the compiled kernel knows it.
+#: Name of each metric and the number by which the two paths know it.
 METRICS: dict[str, int] = {"l2": 0, "l1": 1, "cosine": 2}
 
 #: A candidate of a larger norm is dropped like one with an infinity: no action is of that size, and squares stay finite.
 LARGEST = 1e15
-
+#: Added to the median distance in the guard's spread.
+EPSILON = 1e-8
 #: A difference that is smaller than this against what it is the difference of is rounding: nothing.
 ROUNDING = 1e-13
+#: Below this share of its two terms, the gap is no longer taken from their difference but from the mean itself.
+CANCELLED = 1e-2
+
+#: Where nothing was clustered, the winning group is what lies within this many half radii of the selected candidate; the half
+#: radius is that of the smallest ball around a candidate that holds half of them. Twice: of one Gaussian mode nearly everything
+#: is inside, of two separate modes one. Slightly more: a candidate at exactly twice is inside, however it was rounded.
+GROUP_RADIUS = 2.001
+#: Candidates that differ by less than this share of their motion are in one group: that is rounding, not disagreement.
+JITTER = 1e-5
 
 
 def check_metric(metric: str) -> int:
-    """The kernel's number of a metric, or a clear error.
+    """The number of a metric, or a clear error.
 
     >>> check_metric("l1")
     1
@@ -34,91 +42,93 @@ def check_metric(metric: str) -> int:
     return METRICS[metric]
 
 
-def working_dtype(device: torch.device) -> torch.dtype:
-    """float64 wherever the device has it (Apple's does not)."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-def constant_when_compiled(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """What ``torch.compiler.assume_constant_result`` does, without importing the compiler (seconds) for those who have no
-    use of it.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
-
-
-@constant_when_compiled
-def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A small tensor, brought to the device once: each time would stall the host, and cannot be captured in a CUDA graph."""
-    return _brought(values, dtype, device)
-
-
-@functools.lru_cache(maxsize=256)
-def _brought(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # whoever asks first, it serves training too
-        return torch.tensor(values, dtype=dtype, device=device)
-
-
-def usable(features: Tensor) -> Tensor:
-    """(..., K, N) to (..., K): neither NaN nor infinite nor absurdly large."""
-    return features.square().sum(-1) < LARGEST * LARGEST
-
-
-def usable_chunks(chunks: Tensor) -> Tensor:
-    """(..., K, T, D) to (..., K): the same of whole chunks, whose embedding may hide a number that is executed."""
-    return (chunks.abs() < LARGEST).flatten(-2).all(-1)
-
-
-def unit_length(features: Tensor) -> Tensor:
+def unit_length(features: Floats) -> Floats:
     """Each row divided by its norm; a zero row stays zero. Scaled first so that tiny numbers do not vanish."""
-    largest = features.abs().amax(-1, keepdim=True)
-    scaled = features / torch.where(largest > 0, largest, 1.0)
-    norm = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
-    return scaled / torch.where(norm > 0, norm, 1.0)
+    largest = np.abs(features).max(-1, keepdims=True, initial=0.0)
+    scaled = features / np.where(largest == 0, 1.0, largest)
+    norm = np.sqrt(np.square(scaled).sum(-1, keepdims=True))
+    return np.asarray(scaled / np.where(norm == 0, 1.0, norm))
 
 
-def products(features: Tensor) -> Tensor:
-    """(..., K, K) inner products of the candidates as seen from the one of middle size.
-
-    Seen from an outlier, the others would all lie in one place. Rows of NaN spoil nothing but themselves.
-    """
-    size = features.square().sum(-1)
-    middle = ((size == size).sum(-1, keepdim=True) - 1).clamp_min(0) // 2
-    origin = size.argsort(-1).gather(-1, middle)  # a NaN sorts last
-    seen = features - features.take_along_dim(origin.unsqueeze(-1), -2)
-    return seen @ seen.transpose(-1, -2)
-
-
-def squared_distances(product: Any, norms: Any) -> Any:
-    """(..., K, K) squared distances from inner products and their diagonal, both torch or both numpy."""
-    both = norms[..., :, None] + norms[..., None, :]
-    squared = both - 2 * product
-    return squared * (squared > both * 1e-14)  # less is rounding: equal candidates are at distance zero
-
-
-def pairwise(features: Tensor, metric: str = "l2") -> tuple[Tensor, Tensor]:
+def pairwise(features: Floats, metric: str = "l2") -> tuple[Floats, Floats]:
     """Distances in the metric, and the squared Euclidean distances that k-means works on.
 
-    The squares come from one matrix product of the candidates *as seen from one of them*, in float64: what cancels there
-    is far below the resolution of float32 actions. (``torch.cdist`` uses the product of the raw candidates as soon as there
-    are more than 25, and loses the distances when those are small against the distance from zero.) For ``cosine`` the rows
+    The squares come from one matrix product of the candidates *as seen from the one of middle size*, in float64: what cancels
+    there is far below the resolution of float32 actions. (Products of the raw candidates lose the distances when those are
+    small against the distance from zero; seen from an outlier, the others would all lie in one place.) For ``cosine`` the rows
     are first brought to unit length, where the cosine distance is half the squared Euclidean one.
 
     Args:
-        features: (..., K, N) in the working dtype.
+        features: (..., K, N) float64. Rows of NaN spoil nothing but themselves.
         metric: "l2", "l1" or "cosine".
 
     Returns:
         (distances, squared), both (..., K, K).
 
-    >>> distances, squared = pairwise(torch.tensor([[0.0, 0.0], [3.0, 4.0]], dtype=torch.float64))
+    >>> distances, squared = pairwise(np.array([[0.0, 0.0], [3.0, 4.0]]))
     >>> distances.tolist(), squared.tolist()
     ([[0.0, 5.0], [5.0, 0.0]], [[0.0, 25.0], [25.0, 0.0]])
     """
     if metric == "cosine":
         features = unit_length(features)
-    product = products(features)
-    squared = squared_distances(product, product.diagonal(dim1=-2, dim2=-1))
+    shape = (*features.shape[:-1], features.shape[-2])
+    features = features.reshape(math.prod(shape[:-2]), *features.shape[-2:])
+    size = np.einsum("bkn,bkn->bk", features, features)
+    middle = np.maximum((size == size).sum(1) - 1, 0) // 2
+    every = np.arange(len(size))
+    seen = features - features[every, size.argsort(1)[every, middle]][:, None]  # a NaN sorts last
+    product = seen @ seen.transpose(0, 2, 1)
+    norms = product.diagonal(0, -2, -1)
+    both = norms[..., :, None] + norms[..., None, :]
+    squared = both - 2 * product
+    squared *= squared > both * 1e-14  # less is rounding: equal candidates are at distance zero
     if metric == "l1":
-        return torch.cdist(features, features, p=1.0), squared
-    return (squared / 2 if metric == "cosine" else squared.sqrt()), squared
+        distances = np.stack([np.abs(features - features[:, i, None]).sum(2) for i in range(shape[-1])], 2)
+    else:
+        distances = squared / 2 if metric == "cosine" else np.sqrt(squared)
+    return distances.reshape(shape), squared.reshape(shape)
+
+
+def distances_to(features: Floats, point: Floats, metric: str) -> Floats:
+    """(n,) distances of (n, N) features to one (N,) point.
+
+    >>> distances_to(np.array([[0.0, 0.0], [3.0, 4.0]]), np.zeros(2), "l1").tolist()
+    [0.0, 7.0]
+    """
+    if metric == "l1":
+        return np.asarray(np.abs(features - point).sum(-1))
+    if metric == "cosine":
+        features, point = unit_length(features), unit_length(point)
+    squares = np.square(features - point).sum(-1)
+    return np.asarray(squares / 2 if metric == "cosine" else np.sqrt(squares))
+
+
+def motion(features: Floats, steps: int, metric: str) -> float:
+    """How far one candidate moves: its distance to the chunk that stays at its first step, in the metric.
+
+    A window of one step has no motion of its own: the size of the action stands in. Cosine distances are relative already: 1.
+
+    Args:
+        features: (N,) float64.
+        steps: how many steps the N numbers are.
+
+    >>> motion(np.array([1.0, 4.0, 5.0]), 3, "l2")
+    5.0
+    """
+    if metric == "cosine":
+        return 1.0
+    walk = features.reshape(steps, -1)
+    away = walk - walk[:1] if steps > 1 else walk
+    return float(np.abs(away).sum()) if metric == "l1" else math.sqrt(np.vdot(away, away))
+
+
+def group_radius(distances: Floats, typical: float, metric: str) -> float:
+    """How far from the selected candidate its group reaches; see `GROUP_RADIUS`.
+
+    >>> modes = np.array([0.0, 1, 2, 20, 21, 22])
+    >>> group_radius(np.abs(modes[:, None] - modes), 0.0, "l2")
+    2.001
+    """
+    half = (len(distances) + 1) // 2
+    smallest = np.partition(distances, half - 1, axis=1)[:, half - 1].min()
+    return max(GROUP_RADIUS * float(smallest), JITTER**2 if metric == "cosine" else JITTER * typical)

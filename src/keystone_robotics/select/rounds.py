@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from keystone_robotics.errors import NoValidCandidate
-from keystone_robotics.select.metrics import pairwise, usable_chunks
+from keystone_robotics.select.metrics import LARGEST, pairwise
 from keystone_robotics.select.space import ActionSpace, Layout
 
 
@@ -38,17 +38,27 @@ class Candidates(NamedTuple):
         """(B, K, T, D) the candidates whole."""
         return self.array if self.array.ndim == 4 else self.array[None]
 
+    @property
+    def layout(self) -> Layout | None:
+        """The action space, resolved for these chunks; None where everything counts as it is."""
+        return None if self.space is None else self.space.layout(*self.array.shape[-2:])
+
+    @property
+    def steps(self) -> int:
+        """How many steps the features cover."""
+        return self.array.shape[-2] if self.space is None else len(self.layout.steps)  # type: ignore[union-attr]
+
 
 @dataclass(frozen=True)
-class Choice:
-    """What a rule decided about one round.
+class RuleResult:
+    """What a rule returns for one round.
 
     Attributes:
-        index: the candidate, counted among those the rule was shown.
-        labels: cluster of each of them (any numbers), if the rule grouped them.
-        chunk: (T, D) a chunk that is none of the candidates, if the rule made one.
+        index: the selected candidate, counted among those the rule was shown.
+        labels: cluster of each of them (any numbers), if the rule clustered them.
+        chunk: (T, D) a synthesised chunk, if the rule made one; ``index`` is then the candidate nearest to it.
 
-    >>> Choice(index=2).labels is None
+    >>> RuleResult(index=2).labels is None
     True
     """
 
@@ -92,15 +102,12 @@ class Round:
     @functools.cached_property
     def distances(self) -> NDArray[np.float64]:
         """(n, n) distances in the metric."""
-        return self.distances_to(self.features)
+        return pairwise(self.features, self.metric)[0]
 
     def distances_to(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """(n, m) distances in the metric to other features (m, N), for example of the previous chunk."""
         n = len(self.features)
-        if features is self.features:
-            return pairwise(torch.from_numpy(self.features), self.metric)[0].numpy()
-        both = torch.from_numpy(np.concatenate([self.features, features]))
-        return pairwise(both, self.metric)[0][:n, n:].numpy()
+        return pairwise(np.concatenate([self.features, features]), self.metric)[0][:n, n:]
 
     def embed(self, chunks: NDArray[Any]) -> NDArray[np.float64]:
         """(..., T, D) other chunks in the same features, (..., N)."""
@@ -184,7 +191,7 @@ def _embedded(chunks: NDArray[Any], space: ActionSpace) -> NDArray[Any]:
     layout = space.layout(*chunks.shape[2:])
     whole = torch.from_numpy(chunks)
     features = layout.embed(whole if layout.is_exact else whole.double()).contiguous()
-    usable = usable_chunks(whole)
+    usable = (whole.abs() < LARGEST).flatten(-2).all(-1)
     if not bool(usable.all()):  # a number that does not count is still executed
         features = torch.where(usable.unsqueeze(2), features, torch.nan)
     return features.numpy()

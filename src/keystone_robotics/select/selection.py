@@ -8,25 +8,33 @@ import numpy as np
 
 
 class Selection(NamedTuple):
-    """Which candidate was chosen, and how the candidates lay.
+    """Which candidate was selected, and how much the candidates disagree.
 
     For (K, T, D) candidates the fields are as below; for (B, K, T, D) each has a leading axis B (numpy arrays on the host;
     ``chunk`` is always of the input's own type, device and dtype).
 
     Attributes:
-        index: the chosen candidate, or the one nearest to a synthesised chunk.
+        index: the selected candidate, or the one nearest to a synthesised chunk.
         chunk: (T, D) the chunk to execute, whole.
         labels: (K,) cluster of each candidate: 0 the winning one, -1 dropped because not finite.
         sizes: (C,) members of each cluster, the winner's first.
         clustered: whether the candidates were split into clusters.
+        consensus: share of the valid candidates in the winning group, 1/K to 1. The group is the winning cluster; where nothing
+            was clustered, the candidates within twice the half radius of candidate ``index``, the half radius being that of the
+            smallest ball around a candidate that holds half of them. 1 for one candidate, 1/2 for two that differ.
         spread: the guard's s, distance of the mean to the medoid over the median distance; 0 for one candidate.
-        median_distance: lower median of the pairwise distances; 0 for one candidate.
+        median_distance: lower median of the pairwise distances over what counts; 0 for one candidate.
+        dispersion: d / (d + m), 0 to 1: d the median distance, m the typical motion, which is the distance of the medoid
+            to standing still at its first step. 0: all candidates are equal; 1/2: they lie as far apart as the medoid moves;
+            1: they differ and it does not move. It has no unit and does not grow with the number of steps, so that policies
+            can be compared.
         rule: name of the rule.
         synthesised: the chunk was made by averaging: it is none of the candidates.
 
     >>> import numpy as np, keystone_robotics as keystone
-    >>> print(keystone.select(np.linspace(0, 1, 4).reshape(4, 1, 1), rule="medoid"))
-    medoid chose candidate 1 of 4: consensus 1.00, spread 0.50, median distance 0.333
+    >>> ways = np.array([[0, 1, 2], [0, 1.1, 2], [0, 0.9, 2], [0, -1, -2]])[..., None]
+    >>> print(keystone.select(ways, rule="core-mean"))
+    core-mean averaged, nearest to candidate 0 of 4: consensus 0.75, dispersion 0.08, spread 5.59, median distance 0.2
     """
 
     index: Any
@@ -34,8 +42,10 @@ class Selection(NamedTuple):
     labels: Any
     sizes: Any
     clustered: Any
+    consensus: Any
     spread: Any
     median_distance: Any
+    dispersion: Any
     rule: str
     synthesised: bool = False
 
@@ -50,39 +60,35 @@ class Selection(NamedTuple):
         dropped = (self.labels < 0).sum(-1)
         return dropped if dropped.ndim else int(dropped)
 
-    @property
-    def consensus(self) -> Any:
-        """Share of the valid candidates in the winning cluster; 1 where nothing was clustered."""
-        share = self.sizes[..., 0] / self.sizes.sum(-1)
-        return share if share.ndim else float(share)
-
     def to_dict(self, chunk: bool = True) -> dict[str, Any]:
         """Plain numbers, lists and strings, for JSON; ``chunk=False`` leaves the actions out."""
-        names = ["index", "labels", "sizes", "clustered", "spread", "median_distance", "rule", "synthesised"]
-        plain = {name: _plain(getattr(self, name)) for name in [*names, "consensus", "valid", "dropped"]}
+        names = [name for name in self._fields if name != "chunk"]
+        plain = {name: _plain(getattr(self, name)) for name in [*names, "valid", "dropped"]}
         if chunk:
             plain["chunk"] = self.chunk.tolist()
         return plain
 
     def __repr__(self) -> str:
-        made = "averaged, nearest to" if self.synthesised else "chose"
+        how = "averaged, nearest to" if self.synthesised else "selected"
         if np.ndim(self.index) and len(self.index) == 1:
             first = (value[0] if np.ndim(value) or name == "chunk" else value for name, value in self._asdict().items())
             return repr(Selection(*first))
         if np.ndim(self.index):
             rounds = len(self.index)
             parts = [
-                f"{self.rule} {made} candidates {self.index.tolist()} of {self.labels.shape[-1]} for {rounds} observations",
-                f"clustered {int(self.clustered.sum())} of {rounds}, mean consensus {self.consensus.mean():.2f}",
+                f"{self.rule} {how} candidates {self.index.tolist()} of {self.labels.shape[-1]} for {rounds} observations",
+                f"clustered {int(self.clustered.sum())} of {rounds}",
+                f"mean consensus {self.consensus.mean():.2f}, mean dispersion {self.dispersion.mean():.2f}",
             ]
         else:
             groups = f" (clusters of {', '.join(map(str, self.sizes.tolist()))})" if self.clustered else ""
             parts = [
-                f"{self.rule} {made} candidate {self.index} of {len(self.labels)}",
-                f"consensus {self.consensus:.2f}{groups}, spread {self.spread:.2f}, median distance {self.median_distance:.3g}",
+                f"{self.rule} {how} candidate {self.index} of {len(self.labels)}",
+                f"consensus {self.consensus:.2f}{groups}, dispersion {self.dispersion:.2f}",
+                f"spread {self.spread:.2f}, median distance {self.median_distance:.3g}",
             ]
         dropped = int(np.sum(self.dropped))
-        return ": ".join(parts) + (f"; dropped {dropped} that were not finite" if dropped else "")
+        return f"{parts[0]}: {', '.join(parts[1:])}" + (f"; dropped {dropped} that were not finite" if dropped else "")
 
 
 def _plain(value: Any) -> Any:

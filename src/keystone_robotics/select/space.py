@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import operator
@@ -14,7 +15,6 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.select import rotations
-from keystone_robotics.select.metrics import constant
 
 #: A count n (the first n), a slice, a range, or explicit indices.
 Indices = Union[int, slice, range, Sequence[int], None]
@@ -152,12 +152,19 @@ class Layout:
 
     def _unit(self, like: Tensor) -> Tensor:
         """(plain,) the scale of the dimensions that are neither rotation nor gripper."""
-        return constant(tuple(self.scale[i] for i in self.plain), like.dtype, like.device)
+        return _constant(tuple(self.scale[i] for i in self.plain), like.dtype, like.device)
 
     @staticmethod
     def opening(values: Tensor, kind: Gripper) -> Tensor:
         """Gripper numbers as a share of open: the sigmoid of a logit, or 0 and 1 on the two sides of a threshold."""
         return torch.sigmoid(values) if kind == "logit" else (values > kind).to(values.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A small tensor, made once: copying it to a GPU each time would stall the host."""
+    with torch.inference_mode(False):  # whoever asks first, it serves training too
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def _take(tensor: Tensor, axis: int, indices: tuple[int, ...]) -> Tensor:
@@ -166,7 +173,7 @@ def _take(tensor: Tensor, axis: int, indices: tuple[int, ...]) -> Tensor:
         return tensor.narrow(axis, 0, 0)
     if indices == tuple(range(indices[0], indices[0] + len(indices))):
         return tensor.narrow(axis, indices[0], len(indices))
-    return tensor.index_select(axis, constant(indices, torch.int64, tensor.device))
+    return tensor.index_select(axis, _constant(indices, torch.int64, tensor.device))
 
 
 def _resolve(indices: Indices, size: int, name: str, what: str) -> tuple[int, ...]:

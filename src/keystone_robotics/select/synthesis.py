@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from keystone_robotics.select import rotations
-from keystone_robotics.select.rounds import Choice, Round, lowest
+from keystone_robotics.select.engine import BatchResult, mean_chunks, select_rounds
+from keystone_robotics.select.rounds import Candidates, Round, RuleResult, lowest
+from keystone_robotics.select.rules.base import rounds, with_results
 
 
-def average(members: Round, of: NDArray[np.bool_]) -> Choice:
+def average_rounds(candidates: Candidates, average: str, **params: Any) -> BatchResult:
+    """The mean chunk of some candidates of each round; arguments as in `select_rounds`."""
+    result = select_rounds(candidates, average=average, **params)
+    if result.dropped and result.indices[:, 0].min() < 0:
+        return result  # a round without a valid candidate: the caller raises
+    layout = candidates.layout
+    if layout is None or layout.is_plain:
+        return BatchResult(*result[:5], mean_chunks(candidates.chunks, result.members))
+    members = [of[labels >= 0] for of, labels in zip(result.members, result.labels, strict=True)]
+    means = [_average(shown, of) for shown, of in zip(rounds(candidates, result), members, strict=True)]
+    return with_results(candidates, result, means)
+
+
+def _average(round: Round, of: NDArray[np.bool_]) -> RuleResult:
     """The mean chunk of some candidates, and the real candidate (of all) nearest to it.
 
     Every dimension of the chunk is averaged, whether it counts in distances or not. Rotation dimensions get the mean
     rotation, written as the nearest candidate writes it (a quaternion has two signs). At each step a gripper is opened or
     closed as most members say, at the mean of those that say so: the mean of all would be half open.
     """
-    chunks = torch.from_numpy(members.chunks[of])
+    chunks = torch.from_numpy(round.chunks[of])
     mean = chunks.mean(0)
-    layout = members.layout
+    layout = round.layout
     for name, block in layout.rotations:
         dims = list(block)
         matrices = rotations.to_matrix(name, chunks[..., dims])
@@ -30,14 +47,14 @@ def average(members: Round, of: NDArray[np.bool_]) -> Choice:
     for dim, kind in layout.grippers:
         threshold = 0.0 if kind == "logit" else kind
         mean[:, dim] = _vote(chunks[..., dim], threshold)
-    features = members.embed(mean.numpy()[None])
-    nearest = lowest(members.distances_to(features)[:, 0])
+    features = round.embed(mean.numpy()[None])
+    nearest = lowest(round.distances_to(features)[:, 0])
     for name, block in layout.rotations:
         if name.startswith("quaternion"):
             dims = list(block)
-            same_sign = (mean[:, dims] * torch.from_numpy(members.chunks[nearest][:, dims])).sum(1, keepdim=True) >= 0
+            same_sign = (mean[:, dims] * torch.from_numpy(round.chunks[nearest][:, dims])).sum(1, keepdim=True) >= 0
             mean[:, dims] = torch.where(same_sign, mean[:, dims], -mean[:, dims])
-    return Choice(nearest, chunk=mean.numpy())
+    return RuleResult(nearest, chunk=mean.numpy())
 
 
 def _vote(values: torch.Tensor, threshold: float) -> torch.Tensor:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from keystone_robotics.select.engine import BatchResult
 from keystone_robotics.select.rounds import Candidates
-from keystone_robotics.select.rules.base import Decision, adopt, rounds
 from keystone_robotics.select.rules.keystone import Keystone
-from keystone_robotics.select.synthesis import average
+from keystone_robotics.select.synthesis import average_rounds
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,7 @@ class ClusterMean(Keystone):
     name: ClassVar[str] = "cluster-mean"
     init: str = "best"
 
-    def choose(self, candidates: Candidates) -> Decision:
-        outcome, _ = super().choose(candidates)
-        if outcome.dropped and outcome.indices[:, 0].min() < 0:
-            return outcome, None
-        winners = [labels[labels >= 0] == 0 for labels in outcome.labels]
-        made = [average(r, of) for r, of in zip(rounds(candidates, outcome), winners, strict=True)]
-        return adopt(candidates, outcome, made)
+    def select_batch(self, candidates: Candidates) -> BatchResult:
+        return average_rounds(
+            candidates, "cluster", clusters=self.clusters, tau=self.tau, iterations=self.iterations, init=self.init
+        )

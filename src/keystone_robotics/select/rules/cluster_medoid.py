@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from keystone_robotics.select.engine import NOTHING, check_init, cluster_medoids
+from keystone_robotics.select.engine import NOTHING, BatchResult, check_init, select_rounds
 from keystone_robotics.select.rounds import Candidates
-from keystone_robotics.select.rules.base import Decision, Rule
+from keystone_robotics.select.rules.base import Rule
 from keystone_robotics.select.rules.checks import whole
 
 
@@ -30,9 +30,7 @@ class ClusterMedoid(Rule):
         whole("iterations", self.iterations)
         check_init(self.init)
 
-    def choose(self, candidates: Candidates) -> Decision:
-        outcome = cluster_medoids(
-            candidates.features, candidates.metric, candidates.seed,
-            clusters=self.clusters, tau=NOTHING, iterations=self.iterations, init=self.init,
-        )  # fmt: skip
-        return outcome, None
+    def select_batch(self, candidates: Candidates) -> BatchResult:
+        return select_rounds(
+            candidates, clusters=self.clusters, tau=NOTHING, iterations=self.iterations, init=self.init
+        )

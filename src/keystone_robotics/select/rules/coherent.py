@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from keystone_robotics.select.engine import BatchResult
 from keystone_robotics.select.rounds import Candidates, Round, as_float64, lowest
-from keystone_robotics.select.rules.base import Decision, RoundRule
+from keystone_robotics.select.rules.base import RoundRule
 from keystone_robotics.select.rules.checks import number
 
 
@@ -52,14 +53,14 @@ class Coherent(RoundRule):
             if value is not None:
                 object.__setattr__(self, name, _as_array(name, value, ranks))
 
-    def choose(self, candidates: Candidates) -> Decision:
+    def select_batch(self, candidates: Candidates) -> BatchResult:
         batch = len(candidates.features)
         for name, value, rank in (("previous", self.previous, 2), ("weak", self.weak, 3)):
             if value is not None and value.ndim > rank and len(value) != batch:
                 raise ValueError(f"{name} is a batch of {len(value)}, the candidates are {batch} rounds")
-        return super().choose(candidates)
+        return super().select_batch(candidates)
 
-    def choose_one(self, round: Round) -> int:
+    def select_round(self, round: Round) -> int:
         n = len(round.chunks)
         kept: NDArray[np.intp] = np.arange(n)
         score: NDArray[np.float64] = np.zeros(n)

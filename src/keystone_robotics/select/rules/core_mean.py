@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from keystone_robotics.select.rounds import lowest
+from keystone_robotics.select.engine import BatchResult
+from keystone_robotics.select.rounds import Candidates
 from keystone_robotics.select.rules.trimmed_mean import TrimmedMean
+from keystone_robotics.select.synthesis import average_rounds
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class CoreMean(TrimmedMean):
     candidates. Unlike the medoid of all, its centre cannot lie between two modes of equal size.
 
     Args:
-        share: of the candidates that is averaged; at least one is.
+        share: of the candidates that is averaged, halves rounded up; at least one is.
 
     >>> import numpy as np, keystone_robotics as keystone
     >>> keystone.select(np.array([0.0, 1, 2, 9, 12, 15]).reshape(6, 1, 1), "core-mean").chunk.item()
@@ -29,5 +28,5 @@ class CoreMean(TrimmedMean):
 
     name: ClassVar[str] = "core-mean"
 
-    def _centre(self, distances: NDArray[np.float64], size: int) -> int:
-        return lowest(np.sort(distances, axis=1)[:, :size].mean(1))
+    def select_batch(self, candidates: Candidates) -> BatchResult:
+        return average_rounds(candidates, "tightest", share=self.share)

@@ -31,7 +31,7 @@ class Density(RoundRule):
         if self.neighbours is not None:
             whole("neighbours", self.neighbours)
 
-    def choose_one(self, round: Round) -> int:
+    def select_round(self, round: Round) -> int:
         n = len(round.chunks)
         count = min(self.neighbours or n // 2 + 1, n - 1)
         if count == 0:

@@ -20,5 +20,5 @@ class First(RoundRule):
 
     name: ClassVar[str] = "first"
 
-    def choose_one(self, round: Round) -> int:
+    def select_round(self, round: Round) -> int:
         return 0

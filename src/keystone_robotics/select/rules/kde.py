@@ -48,7 +48,7 @@ class KernelDensity(RoundRule):
         if not isinstance(self.whole, bool):
             raise ValueError(f"whole={self.whole!r}: expected True or False")
 
-    def choose_one(self, round: Round) -> int:
+    def select_round(self, round: Round) -> int:
         n = len(round.chunks)
         if n == 1:
             return 0
@@ -67,10 +67,10 @@ class KernelDensity(RoundRule):
     def _last_step(round: Round, h: float) -> NDArray[np.float64]:
         layout = round.layout
         step = torch.from_numpy(round.chunks[:, layout.steps[-1]]) / torch.tensor(layout.scale, dtype=torch.float64)
-        exponents = _exponents(pairwise(step[:, layout.plain])[0].numpy(), h)
+        exponents = _exponents(pairwise(step[:, layout.plain].numpy())[0], h)
         for name, block in layout.rotations:
             matrices = rotations.to_matrix(name, torch.from_numpy(round.chunks[:, layout.steps[-1]])[:, block])
-            half_chord = pairwise(matrices.flatten(1))[0].numpy() / np.sqrt(8.0)
+            half_chord = pairwise(matrices.flatten(1).numpy())[0] / np.sqrt(8.0)
             exponents += _exponents(2 * np.arcsin(half_chord.clip(max=1.0)) / layout.scale[block[0]], ROTATION * h)
         for dim, kind in layout.grippers:
             opening = Layout.opening(torch.from_numpy(round.chunks[:, layout.steps[-1], dim, None]), kind).numpy()

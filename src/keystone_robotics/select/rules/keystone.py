@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from keystone_robotics.select.engine import check_init, cluster_medoids
+from keystone_robotics.select.engine import BatchResult, check_init, select_rounds
 from keystone_robotics.select.rounds import Candidates
-from keystone_robotics.select.rules.base import Decision, Rule
+from keystone_robotics.select.rules.base import Rule
 from keystone_robotics.select.rules.checks import number, whole
 
 
@@ -18,7 +18,7 @@ class Keystone(Rule):
     "One group": the distance of their mean to the medoid, over the (lower) median of the pairwise distances, is below τ.
     Clusters come from k-means on the flattened chunks: centroids start from C candidates drawn with the seed, and it stops
     when no assignment changes. A cluster that runs empty keeps its centroid. Among clusters of equal size the one with the
-    smaller inner distances wins, then the one that holds the lowest index; so of two candidates the first is chosen.
+    smaller inner distances wins, then the one that holds the lowest index; so of two candidates the first is selected.
 
     Args:
         tau: the guard's threshold.
@@ -45,9 +45,7 @@ class Keystone(Rule):
         whole("iterations", self.iterations)
         check_init(self.init)
 
-    def choose(self, candidates: Candidates) -> Decision:
-        outcome = cluster_medoids(
-            candidates.features, candidates.metric, candidates.seed,
-            clusters=self.clusters, tau=self.tau, iterations=self.iterations, init=self.init,
-        )  # fmt: skip
-        return outcome, None
+    def select_batch(self, candidates: Candidates) -> BatchResult:
+        return select_rounds(
+            candidates, clusters=self.clusters, tau=self.tau, iterations=self.iterations, init=self.init
+        )

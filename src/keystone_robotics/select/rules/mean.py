@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from keystone_robotics.select.rounds import Choice, Round
-from keystone_robotics.select.rules.base import RoundRule
-from keystone_robotics.select.synthesis import average
+from keystone_robotics.select.engine import BatchResult
+from keystone_robotics.select.rounds import Candidates
+from keystone_robotics.select.rules.base import Rule
+from keystone_robotics.select.synthesis import average_rounds
 
 
 @dataclass(frozen=True)
-class Mean(RoundRule):
+class Mean(Rule):
     """The mean of all candidates. Synthesised: between two modes it is neither; a control, not a recommendation.
 
     >>> import numpy as np, keystone_robotics as keystone
@@ -24,5 +23,5 @@ class Mean(RoundRule):
 
     name: ClassVar[str] = "mean"
 
-    def choose_one(self, round: Round) -> Choice:
-        return average(round, np.ones(len(round.chunks), bool))
+    def select_batch(self, candidates: Candidates) -> BatchResult:
+        return average_rounds(candidates, "cluster")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from keystone_robotics.select.engine import cluster_medoids
+from keystone_robotics.select.engine import BatchResult, select_rounds
 from keystone_robotics.select.rounds import Candidates
-from keystone_robotics.select.rules.base import Decision, Rule
+from keystone_robotics.select.rules.base import Rule
 
 
 @dataclass(frozen=True)
@@ -21,5 +21,5 @@ class Medoid(Rule):
 
     name: ClassVar[str] = "medoid"
 
-    def choose(self, candidates: Candidates) -> Decision:
-        return cluster_medoids(candidates.features, candidates.metric, candidates.seed), None
+    def select_batch(self, candidates: Candidates) -> BatchResult:
+        return select_rounds(candidates)
