@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from keystone_robotics.errors import KeystoneError
@@ -31,7 +32,10 @@ class Adapter:
     Attributes:
         name: of the family.
         shared_context: what of the context the candidates share, for the documentation and the log.
-        override: the class that overrides the sampling method.
+        sampler: where in the policy the module is whose method maps context and noise to a chunk, ``"model.action_head"`` say;
+            empty if it is the policy itself.
+        override: the class that overrides this method.
+        encoders: the methods that encode the context, ``"model.embed_prefix"`` say; timed, and counted by the self-check.
         project: whose policies these are.
         refusal: why a policy of this family cannot be attached to, if so.
         compiles: its denoising step can be compiled, because the override calls it through `Engine.compiled_step`.
@@ -41,7 +45,9 @@ class Adapter:
 
     name: ClassVar[str]
     shared_context: ClassVar[str] = ""
+    sampler: ClassVar[str] = ""
     override: ClassVar[type[SamplerOverride]]
+    encoders: ClassVar[tuple[str, ...]] = ()
     project: ClassVar[str] = "LeRobot"
     refusal: ClassVar[str] = ""
     compiles: ClassVar[bool] = False
@@ -52,16 +58,17 @@ class Adapter:
         return getattr(policy, "name", None) == self.name and hasattr(policy, "predict_action_chunk")
 
     def module(self, policy: Any) -> Any:
-        """The module whose method maps context and noise to a chunk."""
-        raise NotImplementedError
+        """The one that `sampler` names."""
+        return attrgetter(self.sampler)(policy) if self.sampler else policy
 
     def overrides(self, policy: Any) -> Sequence[tuple[Any, type[SamplerOverride]]]:
         """Every module with an overridden method; more than one where a policy has several loops."""
         return [(self.module(policy), self.override)]
 
     def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        """The methods that encode the context, as (object, name); timed, and counted by the self-check."""
-        return ()
+        """Those that `encoders` name, as (object, name)."""
+        paths = [path.rpartition(".") for path in self.encoders]
+        return [(attrgetter(holder)(policy) if holder else policy, name) for holder, _, name in paths]
 
     def encoder_modules(self, policy: Any) -> Sequence[Any]:
         """Modules inside the overridden one that only encode; excluded when the tolerance of the fast path is derived from

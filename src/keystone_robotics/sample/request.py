@@ -33,6 +33,11 @@ class NoiseSpec:
     uniform: bool = False
     seed: int | None = None
 
+    @classmethod
+    def like(cls, context: Tensor, shape: tuple[int, ...], uniform: bool = False) -> NoiseSpec:
+        """For a context (B, ...), on its device and of its dtype."""
+        return cls(context.shape[0], shape, context.device, context.dtype, uniform)
+
 
 def _same(value: Any) -> Any:
     return value

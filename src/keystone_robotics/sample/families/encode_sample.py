@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ class EncodeSampleOverride(SamplerOverride):
             SampleRequest(
                 single=original,
                 wide=lambda noises, k: sample(tree_map(lambda value: widen(value, k), context), noises),
-                noise=NoiseSpec(batch=noise.shape[0], shape=noise.shape[1:], device=noise.device, dtype=noise.dtype),
+                noise=NoiseSpec.like(noise, noise.shape[1:]),
                 stochastic=bool(getattr(self, "stochastic", False)),
             )
         )
@@ -65,6 +64,7 @@ class EncodeSampleAdapter(Adapter):
 
     name = "encode/sample"
     shared_context = "everything that encode returns"
+    encoders = ("encode",)
     override = EncodeSampleOverride
     project = "any"
 
@@ -79,12 +79,6 @@ class EncodeSampleAdapter(Adapter):
         # A default for the noise would mean that the policy calls sample without it, and draws inside.
         required = [name for name, one in parameters.items() if one.default is inspect.Parameter.empty]
         return list(parameters) == required == ["context", "noise"]
-
-    def module(self, policy: Any) -> Any:
-        return policy
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy, "encode")]
 
     def window(self, config: Any) -> Window | None:
         steps = getattr(config, "n_action_steps", None)

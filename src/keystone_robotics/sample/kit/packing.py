@@ -120,13 +120,9 @@ class PackedAdapter(Adapter):
     """What the adapters of the three families have in common."""
 
     shared_context = "keys and values of the prefix (one copy, whatever K)"
+    sampler = "model"
+    encoders = ("model.embed_prefix",)
     compiles = True
-
-    def module(self, policy: Any) -> Any:
-        return policy.model
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy.model, "embed_prefix")]
 
     def encoder_modules(self, policy: Any) -> Sequence[Any]:
         """The vision-language model: past the prefix, its expert runs alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,12 +31,7 @@ class DiffusionOverride(SamplerOverride):
             SampleRequest(
                 single=lambda: sample(batch_size, global_cond, generator),
                 wide=lambda noise, k: sample(batch_size * k, widen(global_cond, k), generator, noise),
-                noise=NoiseSpec(
-                    batch=batch_size,
-                    shape=(self.config.horizon, self.config.action_feature.shape[0]),
-                    device=global_cond.device,
-                    dtype=global_cond.dtype,
-                ),
+                noise=NoiseSpec.like(global_cond, (self.config.horizon, self.config.action_feature.shape[0])),
                 stochastic=self.config.noise_scheduler_type == "DDPM",
             )
         )
@@ -48,13 +42,9 @@ class DiffusionAdapter(Adapter):
 
     name = "diffusion"
     shared_context = "observation features (encoded once; a small vector, copied K times)"
+    sampler = "diffusion"
+    encoders = ("diffusion._prepare_global_conditioning",)
     override = DiffusionOverride
-
-    def module(self, policy: Any) -> Any:
-        return policy.diffusion
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy.diffusion, "_prepare_global_conditioning")]
 
     def window(self, config: Any) -> Window:
         return Window(int(config.action_feature.shape[0]), config.n_obs_steps - 1, int(config.n_action_steps))

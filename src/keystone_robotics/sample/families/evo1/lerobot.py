@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -117,13 +116,9 @@ class Evo1Adapter(Adapter):
 
     name = "evo1"
     shared_context = "vision-language and state tokens and their projections in cross-attention (one copy, whatever K)"
+    sampler = "model.action_head"
+    encoders = ("_compute_fused_tokens",)
     override = Evo1Override
-
-    def module(self, policy: Any) -> Any:
-        return policy.model.action_head
 
     def cost(self, policy: Any) -> Any:
         return self.module(policy).num_inference_timesteps
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy, "_compute_fused_tokens")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -118,11 +117,9 @@ class FastWAMAdapter(Adapter):
 
     name = "fastwam"
     shared_context = "the image's latents, the text and the video expert's key-value cache (one copy, whatever K)"
+    encoders = (
+        "model._encode_input_image_latents_tensor",
+        "model.mot.prefill_video_cache",
+    )
     override = FastWAMOverride
     compiles = True
-
-    def module(self, policy: Any) -> Any:
-        return policy
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy.model, "_encode_input_image_latents_tensor"), (policy.model.mot, "prefill_video_cache")]

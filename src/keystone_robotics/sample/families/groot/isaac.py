@@ -53,12 +53,7 @@ class IsaacGroot15Override(SamplerOverride):
                 restore=lambda chunk: type(backbone_output)(data={"action_pred": chunk}),
                 wide=draw,
                 shared=partial(draw, shared=True) if may_share(self) else None,
-                noise=NoiseSpec(
-                    batch=features.shape[0],
-                    shape=(self.config.action_horizon, self.config.action_dim),
-                    device=features.device,
-                    dtype=features.dtype,
-                ),
+                noise=NoiseSpec.like(features, (self.config.action_horizon, self.config.action_dim)),
             )
         )
 

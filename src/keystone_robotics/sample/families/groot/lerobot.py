@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -65,12 +64,7 @@ class GrootOverride(SamplerOverride):
                 restore=restore,
                 wide=draw,
                 shared=partial(draw, shared=True) if may_share(self) else None,
-                noise=NoiseSpec(
-                    batch=backbone_features.shape[0],
-                    shape=(self.config.action_horizon, self.action_dim),
-                    device=backbone_features.device,
-                    dtype=backbone_features.dtype,
-                ),
+                noise=NoiseSpec.like(backbone_features, (self.config.action_horizon, self.action_dim)),
                 delay=0 if previous is None or options is None else options["rtc_frozen_steps"],
                 guided=previous is not None,
             )
@@ -102,17 +96,16 @@ class GrootAdapter(Adapter):
 
     name = "groot"
     shared_context = "vision-language tokens and their projections in cross-attention (one copy, whatever K)"
+    sampler = "_groot_model.action_head"
+    encoders = (
+        "_groot_model.backbone.forward",
+        "_groot_model.action_head._encode_features",
+    )
     override = GrootOverride
     compiles = True
 
-    def module(self, policy: Any) -> Any:
-        return policy._groot_model.action_head
-
     def cost(self, policy: Any) -> Any:
         return self.module(policy).num_inference_timesteps
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy._groot_model.backbone, "forward"), (policy._groot_model.action_head, "_encode_features")]
 
     def window(self, config: Any) -> Window:
         steps = int(config.n_action_steps)

@@ -56,12 +56,7 @@ class StarVLAOverride(SamplerOverride):
                 single=own,
                 wide=draw,
                 shared=partial(draw, shared=True) if complete else None,
-                noise=NoiseSpec(
-                    batch=first.shape[0],
-                    shape=(self.action_horizon, self.action_dim),
-                    device=first.device,
-                    dtype=first.dtype,
-                ),
+                noise=NoiseSpec.like(first, (self.action_horizon, self.action_dim)),
             )
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,13 +56,9 @@ class MultiTaskDiTAdapter(Adapter):
 
     name = "multi_task_dit"
     shared_context = "the observation vector (encoded once; small, copied K times)"
+    sampler = "objective"
+    encoders = ("observation_encoder.encode",)
     override = MultiTaskDiTOverride
-
-    def module(self, policy: Any) -> Any:
-        return policy.objective
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy.observation_encoder, "encode")]
 
     def window(self, config: Any) -> Window:
         return Window(int(config.action_feature.shape[0]), config.n_obs_steps - 1, int(config.n_action_steps))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -134,10 +133,9 @@ class EO1Adapter(Adapter):
 
     name = "eo1"
     shared_context = "key-value cache of the prompt: images, text, state (one copy, whatever K)"
+    sampler = "model"
+    encoders = (
+        "model.embed_prefix",
+        "model.vlm_backbone.model.visual.forward",
+    )
     override = EO1Override
-
-    def module(self, policy: Any) -> Any:
-        return policy.model
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy.model, "embed_prefix"), (policy.model.vlm_backbone.model.visual, "forward")]

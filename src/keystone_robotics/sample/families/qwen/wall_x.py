@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
@@ -169,13 +168,9 @@ class WallXAdapter(Adapter):
 
     name = "wall_x"
     shared_context = "key-value cache of the prompt: images, text, state (one copy, whatever K)"
+    sampler = "model"
+    encoders = ("model.visual.forward",)
     override = WallXOverride
-
-    def module(self, policy: Any) -> Any:
-        return policy.model
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy.model.visual, "forward")]
 
     def refuse(self, policy: Any) -> str:
         if policy.config.prediction_mode != "diffusion":

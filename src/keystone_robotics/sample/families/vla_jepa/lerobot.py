@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -49,12 +48,7 @@ class VLAJEPAOverride(SamplerOverride):
                 single=lambda: single(conditioning_tokens, state),
                 wide=draw,
                 shared=partial(draw, shared=True) if known else None,
-                noise=NoiseSpec(
-                    batch=conditioning_tokens.shape[0],
-                    shape=(horizon, settings.action_dim),
-                    device=conditioning_tokens.device,
-                    dtype=conditioning_tokens.dtype,
-                ),
+                noise=NoiseSpec.like(conditioning_tokens, (horizon, settings.action_dim)),
             )
         )
 
@@ -64,13 +58,9 @@ class VLAJEPAAdapter(Adapter):
 
     name = "vla_jepa"
     shared_context = "embodied action tokens and their projections in cross-attention (one copy, whatever K)"
+    sampler = "model.action_model"
+    encoders = ("model._encode_qwen",)
     override = VLAJEPAOverride
-
-    def module(self, policy: Any) -> Any:
-        return policy.model.action_model
 
     def cost(self, policy: Any) -> Any:
         return self.module(policy).num_inference_timesteps
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy.model, "_encode_qwen")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -78,13 +77,9 @@ class XVLAAdapter(Adapter):
     shared_context = (
         "image and text features (encoded once, copied K times; every candidate runs them through every step)"
     )
+    sampler = "model"
+    encoders = ("model.forward_vlm",)
     override = XVLAOverride
-
-    def module(self, policy: Any) -> Any:
-        return policy.model
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy.model, "forward_vlm")]
 
     def window(self, config: Any) -> Window:
         # The action space has cut the padding already, to a number of dimensions that the configuration need not name.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -68,6 +67,7 @@ class OwnXVLAAdapter(Adapter):
     shared_context = (
         "image and text features (encoded once, copied K times; every candidate runs them through every step)"
     )
+    encoders = ("forward_vlm",)
     project = "X-VLA"
     override = OwnXVLAOverride
     padding_reason = (
@@ -78,12 +78,6 @@ class OwnXVLAAdapter(Adapter):
     def owns(self, policy: Any) -> bool:
         names = ("generate_actions", "forward_vlm", "transformer", "action_space", "num_actions")
         return all(hasattr(policy, name) for name in names)
-
-    def module(self, policy: Any) -> Any:
-        return policy
-
-    def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy, "forward_vlm")]
 
     def config(self, policy: Any) -> Any:
         return policy
