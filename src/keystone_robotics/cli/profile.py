@@ -27,7 +27,7 @@ def run(
 ) -> None:
     """Measure latency and memory of a round against K, and find the largest K worth having.
 
-    All K take turns, round after round; warm-up does not count. With five rounds or more the result is also kept where
+    All K take turns, round after round; warm-up does not count. With five rounds or more the result is also stored where
     `keystone.attach(policy, k="auto")` finds it.
 
     Args:
@@ -79,11 +79,11 @@ def run(
     paths = save(draw_cost(found), folder, "profile")
     console.print(f"wrote {', '.join(path.name for path in paths)}, profile.md and profile.json to {folder}")
     if found.doubt:
-        console.print('not kept for k="auto", because it is not to be believed (see above)', style="bold yellow")
+        console.print('not stored for k="auto": the measurement is implausible (see above)', style="bold yellow")
     elif (count := min(cost.rounds for cost in found.costs)) < ENOUGH:
-        console.print(f'not kept for k="auto": {count} rounds of each K are a trial, --rounds {ENOUGH} or more count')
+        console.print(f'not stored for k="auto": {count} rounds of each K, {ENOUGH} are needed')
     else:
-        console.print(f'kept for k="auto", which gives K = {found.best()} from now on, in {profiles_folder()}')
+        console.print(f'stored for k="auto", which gives K = {found.best()} from now on, in {profiles_folder()}')
 
 
 def _folder_name(policy: str, batch: int | None, clients: int) -> str:
