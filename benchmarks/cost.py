@@ -48,13 +48,11 @@ def cases(quick: bool) -> dict[str, list[Case]]:
     }
 
 
-def measure(model: Any, seam: Any, case: Case, rounds: int) -> dict[str, float]:
+def measure(model: Any, override: Any, case: Case, rounds: int) -> dict[str, float]:
     """The time of a step relative to the policy's own with K = 1, on both paths."""
     import torch
 
     from benchmarks.timing import interleave, ratio
-    from keystone_robotics.sample.adapter import swap_in, swap_out
-    from keystone_robotics.sample.engine import Engine
 
     k, tokens, batch = case
     experts = model.vlm_with_expert
@@ -66,10 +64,8 @@ def measure(model: Any, seam: Any, case: Case, rounds: int) -> dict[str, float]:
     shape = (batch * k, model.config.chunk_size, model.config.max_action_dim)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(2))
     times = torch.full((batch * k,), 0.5)
-    session = Session(k=k, temperature=1.0, seed=0, choose=lambda drawn: drawn.candidates[:, 0], owner=model)
-    swap_in(model, seam, session)
     with torch.inference_mode(), contextlib.ExitStack() as stack:
-        stack.callback(swap_out, session)
+        stack.enter_context(denoising.overridden(model, k, override))
         variants = {
             "single": lambda: model.denoise_step(real, cache, noise[:batch], times[:batch]),
             "authors": lambda: model.denoise_step(real.repeat_interleave(k, 0), wide, noise, times),

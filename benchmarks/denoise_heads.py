@@ -139,10 +139,8 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
     from lerobot.policies.molmoact2.molmoact2_hf_model.configuration_molmoact2 import MolmoAct2ActionExpertConfig
     from lerobot.policies.molmoact2.molmoact2_hf_model.modeling_molmoact2 import ActionExpert, ActionExpertContext
 
-    from keystone_robotics.sample.adapter import swap_in, swap_out
     from keystone_robotics.sample.families.molmoact2.lerobot import MolmoAct2CrossAttentionOverride
     from keystone_robotics.sample.kit.widen import widen
-    from keystone_robotics.sample.engine import Engine
 
     length, layers, heads = 600, 1, 16
     config = MolmoAct2ActionExpertConfig(num_layers=layers, num_heads=heads)
@@ -151,7 +149,6 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
         weight.normal_(0.0, 0.02)
     pairs = [(torch.randn(1, length, heads, 64), torch.randn(1, length, heads, 64)) for _ in range(layers)]
     actions, times = torch.randn(k, 30, config.max_action_dim), torch.arange(STEPS) / STEPS
-    session = Session(k=k, temperature=1.0, seed=0, choose=lambda drawn: drawn.candidates[:, 0], owner=expert)
 
     def run(many: int, rows: int) -> Any:
         contexts = [(widen(keys, rows), widen(values, rows)) for keys, values in pairs]
@@ -164,14 +161,11 @@ def molmoact2(k: int, rounds: int) -> dict[str, Any]:
             for one in modulations
         ]
 
-    for block in expert.blocks:
-        swap_in(block.cross_attn, MolmoAct2CrossAttentionOverride, session)
-    try:
+    cross_attentions = [block.cross_attn for block in expert.blocks]
+    with denoising.overridden(expert, k, MolmoAct2CrossAttentionOverride, cross_attentions):
         return row(
             "molmoact2", k, length, "1 of 32 layers", rounds, lambda many: run(many, many), lambda many: run(many, 1)
         )
-    finally:
-        swap_out(session)
 
 
 def rows(quick: bool) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ import contextlib
 import contextvars
 import copy
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,25 @@ def random_cache(layers: int, heads: int, tokens: int, width: int) -> Any:
     return cache
 
 
+@contextlib.contextmanager
+def overridden(owner: Any, k: int, override: Any, modules: Iterable[Any] = ()) -> Iterator[Any]:
+    """The engine of an override that is on the modules, by default on the owner itself, during this block."""
+    from keystone_robotics.sample.adapter import Adapter
+    from keystone_robotics.sample.engine import Engine
+    from keystone_robotics.sample.override import put_on, take_off
+    from keystone_robotics.sample.selector import Selector
+    from keystone_robotics.select.rules import bind
+
+    adapter = Adapter()
+    engine = Engine(adapter, owner, Selector(adapter, None, bind("keystone", {})), k)
+    for module in modules or [owner]:
+        put_on(module, override, engine)
+    try:
+        yield engine
+    finally:
+        take_off(engine)
+
+
 def hold_round(stack: contextlib.ExitStack, step: Callable[[], Any]) -> Callable[[], Any]:
     """A step in a round on the shared context that goes on until the stack is closed.
 
@@ -87,12 +106,12 @@ def hold_round(stack: contextlib.ExitStack, step: Callable[[], Any]) -> Callable
     return lambda: round_.run(step)
 
 
-def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bool = False) -> dict[str, Any]:
+def compare(model: Any, override: Any, cache: Any, k: int, rounds: int, compiled: bool = False) -> dict[str, Any]:
     """Ratios of times, the largest difference, and the extra memory of one step of K candidates.
 
     Args:
         model: with LeRobot's ``denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)``.
-        seam: of its adapter.
+        override: of its adapter.
         cache: of the prefix.
         k: candidates.
         rounds: of interleaved measurements.
@@ -100,17 +119,13 @@ def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bo
     """
     import torch
 
-    from keystone_robotics.sample.adapter import swap_in, swap_out
     from keystone_robotics.sample.kit.rounds import sharing
-    from keystone_robotics.sample.engine import Engine
 
     tokens = cache.layers[0].keys.shape[2]
     real = torch.arange(tokens)[None] < tokens - PADDING
     shape = (k, model.config.chunk_size, model.config.max_action_dim)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(2))
     times = torch.full((k,), 0.5)
-    session = Session(k=k, temperature=1.0, seed=0, choose=lambda drawn: drawn.candidates[:, 0], owner=model)
-    swap_in(model, seam, session)
 
     def expanded() -> Any:
         wide = copy.deepcopy(cache)
@@ -124,17 +139,18 @@ def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bo
         return model.denoise_step(real, cache, noise, times)
 
     def shared_compiled() -> Any:
-        session.compile = True
+        engine.compile = True
         try:
             return shared()
         finally:
-            session.compile = False
+            engine.compile = False
 
     def whole_round() -> Any:
         with sharing():
             return shared()
 
     with torch.inference_mode(), contextlib.ExitStack() as rounds_begun:
+        engine = rounds_begun.enter_context(overridden(model, k, override))
         variants = {
             "single": lambda: model.denoise_step(real, cache, noise[:1], times[:1]),
             "authors": partial(as_authors, expanded()),
@@ -150,8 +166,6 @@ def compare(model: Any, seam: Any, cache: Any, k: int, rounds: int, compiled: bo
             "plain": peak_mib(shared),
             "fast": peak_mib(whole_round),
         }
-    swap_out(session)
-
     return {
         "k": k,
         "tokens": tokens,

@@ -46,7 +46,7 @@ def run(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from keystone_robotics.profiling.api import check_arguments, profile
+    from keystone_robotics.profiling.api import RESULT, check_arguments, profile
     from keystone_robotics.profiling.store import ENOUGH, profiles_folder
     from keystone_robotics.report.cost import draw_cost
     from keystone_robotics.report.style import save
@@ -56,6 +56,10 @@ def run(
     except (ValueError, TypeError) as error:
         raise KeystoneError(str(error)) from None
     folder = out or Path("out/profile") / _folder_name(policy, batch, concurrent)
+    if any((folder / f"profile.{kind}").exists() for kind in ("md", "png", "svg")) and not (folder / RESULT).exists():
+        raise KeystoneError(
+            f"{folder} has a file named profile that is not of this command: choose another folder with --out"
+        )
     console = Console(highlight=False, markup=False, soft_wrap=True)
     columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
