@@ -54,7 +54,9 @@ def test_times_are_on_the_gpus_time_line_and_only_the_end_is_waited_for(monkeypa
     gpu = FakeGPU(monkeypatch)
     timer = RoundTimer()
     with timer.round():
-        timer.encode("see", lambda: timer.encode("inner", lambda: None, (), {}), (), {})  # 1 to 2 ms: inner ones are in it
+        timer.encode(
+            "see", lambda: timer.encode("inner", lambda: None, (), {}), (), {}
+        )  # 1 to 2 ms: inner ones are in it
         timer.begin()  # 3
         timer.step()  # 4
         timer.step()

@@ -58,6 +58,15 @@ def test_a_budget_decides_where_it_is_given(timed):
     assert "none, not even K = 1" in str(small)
 
 
+def test_one_candidate_is_not_selected(timed, clock):
+    def slow_rule(round):
+        clock.turn(3)
+        return 0
+
+    found = keystone.profile(timed, OBSERVATION, k=4, rounds=1, rule=slow_rule)
+    assert [(cost.median, cost.select) for cost in found.costs] == [pytest.approx((15, 0)), pytest.approx((18, 3))]
+
+
 def test_too_few_rounds_are_certain_of_nothing(timed):
     found = keystone.profile(timed, OBSERVATION, k=(4, 32), rounds=4)
     assert found.uncertain() == (4, 32)

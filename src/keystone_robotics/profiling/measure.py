@@ -159,6 +159,8 @@ class PhaseRecorder:
         if event.k < k:
             raise OutOfMemory
         encode, denoise, select = (1e3 * seconds for seconds in event.times[:3])
+        if event.path == "own":  # selected only because somebody listens
+            total, select = total - select, 0.0
         return dict(zip(PHASES, (encode, denoise, select, max(0.0, total - encode - denoise - select)), strict=True))
 
 

@@ -158,12 +158,13 @@ class Engine:
             self.timer.begin()
             value = single()
             candidates = chunk(value).detach().unsqueeze(1)
-            times = self.timer.end(candidates.device, self.wait(candidates.device), 0.0)
+            sampled = self.wait(candidates.device)
             if candidates.ndim == 4 and bool(candidates.isfinite().all()):
                 with self.lock:
                     number = self.rounds
                     self.rounds += not self._is_rehearsal
                 selection = self.selector.select(candidates)
+                times = self.timer.end(candidates.device, sampled, Mark.now().host - sampled.host)
                 listeners.emit(RoundEvent(number, (), candidates, selection, "own", 1, times))
         return value
 
