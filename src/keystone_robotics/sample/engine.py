@@ -151,6 +151,8 @@ class Engine:
             single: the policy's own method with its arguments.
             chunk: takes the chunks (B, T, D) out of what it returns.
         """
+        if not self.listeners and torch.compiler.is_compiling():  # nothing to time, and no reason to break the graph
+            return single()
         listeners = self._rehearsing.listeners if self._is_rehearsal else self.listeners
         with self.timer.round():
             if not listeners:
