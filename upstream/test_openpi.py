@@ -58,7 +58,7 @@ def test_candidates_are_single_calls(policy, record):
     singles = np.stack([policy.infer(tiny.observation(), noise=one)["actions"] for one in noise])
     assert singles.shape == (K, tiny.HORIZON, tiny.REAL_DIMS)
     assert np.abs(singles[rounds[0].selection.index.item()] - reply).max() < 1e-4
-    assert handle._config.dims == tiny.REAL_DIMS
+    assert handle.engine.selector.config.dims == tiny.REAL_DIMS
     keystone.detach(policy)
     np.testing.assert_array_equal(act(policy), alone)
 

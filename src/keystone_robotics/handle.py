@@ -29,8 +29,9 @@ class Handle:
     engine: Engine
 
     def __repr__(self) -> str:
+        k = self.k if self.engine.k_given else "auto"
         return (
-            f"<KeyStone: K={self.k}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, "
+            f"<KeyStone: K={k}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, "
             f"{self.engine.counters.rounds} rounds; last: {self.last}>"
         )
 
@@ -116,9 +117,11 @@ class Handle:
         """
         return seed_scope(id(self.engine), seeds)
 
-    def rehearsal(self) -> AbstractContextManager[None]:
-        """Rounds within this block are neither counted nor reported nor remembered: for warming up and for measuring."""
-        return self.engine.rehearsal()
+    def rehearsal(self, *listeners: Listener) -> AbstractContextManager[None]:
+        """Rounds within this block are neither counted nor remembered, and reported to these listeners alone: for warming up
+        and for measuring.
+        """
+        return self.engine.rehearsal(*listeners)
 
     def replay(self, number: int, k: int | None = None) -> Tensor:
         """(B, K, T, D) the candidates of a round drawn again, or another number of them; needs ``keep`` at attaching."""

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from benchmarks import closed_loop, cost, harness, regression, suite, suite_report
 from benchmarks.timing import interleave_once
-from keystone_robotics.sample.adapter import Seam
+from keystone_robotics.sample.override import SamplerOverride
 
 ROOT = Path(__file__).parents[2]
 
@@ -275,7 +275,7 @@ def test_the_cost_leaves_the_round_that_it_entered(monkeypatch):
 
     monkeypatch.setattr("keystone_robotics.sample.kit.rounds.sharing", sharing)
     model = Expert()
-    found = cost.measure(model, Seam, cost.Case(2, 16, 1), rounds=1)
+    found = cost.measure(model, SamplerOverride, cost.Case(2, 16, 1), rounds=1)
     assert set(found) == {"authors", "shared"}
     assert state == ["entered", "left"]
     assert type(model) is Expert

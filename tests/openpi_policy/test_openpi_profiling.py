@@ -5,69 +5,50 @@ from types import SimpleNamespace
 import jax
 import pytest
 import torch
-from keystone_robotics.profiling.phases import DENOISE, ENCODE, OTHER, SELECT, Watch
 from openpi_toys import MODELS, REAL_DIMS, JaxModel, Policy, TorchModel, observation, rows
 
 import keystone_robotics as keystone
-from keystone_robotics.profiling.auto import FirstRound
+from keystone_robotics.profiling.auto import AutoK
 from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture
 from keystone_robotics.profiling.subject import device_of, rows_of
+from keystone_robotics.sample.timer import Mark
 
 
-class Phases:
-    """A clock that only notes the phases, in order."""
-
-    def start(self, phase):
-        self.order = [phase]
-
-    def switch(self, phase):
-        if phase != self.order[-1]:
-            self.order.append(phase)
-
-    def stop(self):
-        return {}
-
-
-@pytest.mark.parametrize(("k", "expected"), [(4, [ENCODE, DENOISE, SELECT, OTHER]), (1, [ENCODE, DENOISE, OTHER])])
+@pytest.mark.parametrize("k", [4, 1])
 @pytest.mark.parametrize("model", MODELS)
-def test_a_round_goes_through_the_phases_in_order(model, k, expected, monkeypatch):
-    clock, seen = Phases(), []
-    for name in ("embed_prefix", "denoise_step"):
+def test_encoder_and_steps_are_told_apart(model, k, monkeypatch):
+    """By a clock that only the encoder and the steps move."""
+    seconds = [0]
+    monkeypatch.setattr(Mark, "now", classmethod(lambda cls: cls(seconds[0], None)))
+    for name, taken in (("embed_prefix", 100), ("denoise_step", 1)):
         own = getattr(TorchModel, name)
 
-        def noting(self, *args, own=own, name=name):
-            seen.append((name, clock.order[-1]))
+        def slow(self, *args, own=own, taken=taken):
+            seconds[0] += taken
             return own(self, *args)
 
-        monkeypatch.setattr(TorchModel, name, noting)
-    policy = Policy(MODELS[model]())
+        monkeypatch.setattr(TorchModel, name, slow)
+    policy, events = Policy(MODELS[model]()), []
     handle = keystone.attach(policy, k=k, check=False)
-    before = type(policy), type(policy._model), set(vars(policy)), set(vars(policy._model))
-    watch = Watch(handle, clock)
-    with watch.watching():
-        watch.begin()
-        policy.infer(observation())
-        watch.end()
-    assert clock.order == expected
-    assert (watch.reached, watch.drawn, watch.mixed) == (True, k if k > 1 else None, False)
-    if model != "jax":  # whose encoder is inside what is compiled
-        assert ("embed_prefix", ENCODE) in seen
-        assert k > 1 or ("denoise_step", DENOISE) in seen
-        assert {("embed_prefix", DENOISE), ("denoise_step", ENCODE)}.isdisjoint(seen)
-    assert (type(policy), type(policy._model), set(vars(policy)), set(vars(policy._model))) == before
+    handle.subscribe(events.append)
+    policy.infer(observation())
+    (event,) = events
+    assert (event.k, event.path, event.times.mixed) == (k, "plain" if k > 1 else "own", False)
+    if model == "jax":  # whose encoder is inside what is compiled
+        assert event.times.encode == event.times.encode_inside
+    else:
+        assert event.times.encode == 100
+        assert event.times.sample == (0 if k > 1 else 10)  # packed, the steps are the override's own code
+    keystone.detach(policy)
+    assert not {"_keystone", "embed_prefix", "denoise_step"} & set(vars(policy._model))
 
 
 def test_a_compiled_sampler_is_not_compiled_again_to_be_watched():
-    compiled = []
-
-    def compiler(method):
-        compiled.append(method)
-        return lambda *args, **kwargs: method(*args, **kwargs)
-
-    policy = Policy(TorchModel(compiled=compiler))
-    handle = keystone.attach(policy, k=4, check=False)
-    with Watch(handle, Phases()).watching():
-        assert "denoise_step" not in vars(policy._model)
+    policy = Policy(TorchModel(compiled=lambda method: lambda *args, **kwargs: method(*args, **kwargs)))
+    compiled = vars(policy._model)["sample_actions"]
+    keystone.attach(policy, k=4, check=False)
+    assert vars(policy._model)["sample_actions"] is compiled
+    assert "denoise_step" not in vars(policy._model)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -75,7 +56,7 @@ def test_a_stored_profile_is_found_by_an_automatic_k(model, tmp_path, monkeypatc
     policy = Policy(MODELS[model]())
     found = keystone.profile(policy, observation(), k=[2], rounds=5, tolerance=1e6, profiles=tmp_path)
     assert ([cost.k for cost in found.costs], found.batch) == ([1, 2], 1)
-    monkeypatch.setattr(FirstRound, "_measure", lambda *args: pytest.fail("measured again"))
+    monkeypatch.setattr(AutoK, "_measure", lambda *args: pytest.fail("measured again"))
     handle = keystone.attach(policy, k="auto", profiles=tmp_path)
     policy.infer(observation())
     assert handle.k == 2

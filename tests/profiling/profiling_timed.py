@@ -6,19 +6,12 @@ from types import SimpleNamespace
 
 import torch
 
-from keystone_robotics.profiling.phases import PHASES
-
 
 class HandClock:
-    """Shows what it was turned to. `log` keeps the phases it went through, `spent` their times.
-
-    Every thread has a hand of its own: what one of them does meanwhile is not in another's times.
-    """
+    """Shows the milliseconds that it was turned to. Every thread has a hand of its own, as if each had a core of its own."""
 
     def __init__(self):
-        self._hands = defaultdict(float)
-        self.log = []
-        self._marks = []
+        self._hands = defaultdict(int)
 
     @property
     def now(self):
@@ -27,26 +20,11 @@ class HandClock:
     def turn(self, milliseconds):
         self._hands[threading.get_ident()] += milliseconds
 
-    def start(self, phase):
-        self._marks, self.log = [(phase, self.now)], [phase]
-
-    def switch(self, phase):
-        if self._marks:
-            self._marks.append((phase, self.now))
-            self.log.append(phase)
-
-    def stop(self):
-        spent = dict.fromkeys(PHASES, 0.0)
-        for (phase, begin), (_, end) in zip(self._marks, [*self._marks[1:], ("", self.now)]):
-            spent[phase] += end - begin
-        self._marks = []
-        return spent
-
 
 class Timed(torch.nn.Module):
     """A policy whose encoder takes 5 ms; its sampler takes 10, and 2 more for every row beyond ``free``."""
 
-    def __init__(self, clock, free=8, fits=10**6, encode_ms=5.0):
+    def __init__(self, clock, free=8, fits=10**6, encode_ms=5):
         super().__init__()
         self.clock, self.free, self.fits, self.encode_ms = clock, free, fits, encode_ms
         self.bias = torch.nn.Parameter(torch.zeros(2), requires_grad=False)

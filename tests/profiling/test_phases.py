@@ -1,44 +1,100 @@
 """Where a round's time goes: by a clock turned by hand, and on real policies."""
 
+import time
+
 import pytest
 import torch
+from profiling_timed import Timed
 
 import keystone_robotics as keystone
-from keystone_robotics.profiling.phases import DENOISE, ENCODE, OTHER, SELECT, Watch
-from keystone_robotics.sample.adapter import Adapter, Seam, Window
+from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.families import ADAPTERS
+from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 from tiny import POLICIES
 
-
-def watched_round(handle, clock, k, act):
-    watch = Watch(handle, clock)
-    handle.k = k
-    with watch.watching(), torch.no_grad():
-        watch.begin()
-        act()
-        spent = watch.end()
-    return watch, spent
+OBSERVATION = torch.zeros(1, 2)
 
 
-def test_what_encode_and_sample_take_is_told_apart(timed, clock):
-    handle = keystone.attach(timed, k=4, check=False)
-    handle.subscribe(lambda chosen: clock.turn(3)  # selecting is what the handle does)
-    watch, spent = watched_round(handle, clock, 16, lambda: timed(torch.zeros(1, 2)))
-    assert spent == {ENCODE: 5.0, DENOISE: 26.0, SELECT: 3.0, OTHER: 0.0}
-    assert (watch.rows, watch.drawn, watch.reached, watch.mixed) == (1, 16, True, False)
-    watch, spent = watched_round(handle, clock, 1, lambda: timed(torch.zeros(3, 2)))
-    assert spent == {ENCODE: 5.0, DENOISE: 10.0, SELECT: 0.0, OTHER: 0.0}
-    assert (watch.rows, watch.drawn) == (None, None)  # K = 1 is the policy's own code: there is nothing to choose
+def milliseconds(times):
+    return tuple(round(1e3 * seconds, 6) for seconds in times[:3])
+
+
+def attached(policy, **options):
+    """The handle, and the list of its events."""
+    events = []
+    handle = keystone.attach(policy, **options)
+    handle.subscribe(events.append)
+    return handle, events
+
+
+def test_what_encode_sample_and_select_take_is_told_apart(timed, clock):
+    def slow_rule(round):
+        clock.turn(3)
+        return 0
+
+    handle, events = attached(timed, k=16, rule=slow_rule, check=False)
+    timed(OBSERVATION)
+    handle.k = 1
+    timed(torch.zeros(3, 2))
+    wide, own = events
+    assert (milliseconds(wide.times), wide.k, wide.path) == ((5, 26, 3), 16, "plain")
+    assert (milliseconds(own.times), own.k, own.path, own.seeds) == ((5, 10, 9), 1, "own", ())
+    assert not wide.times.mixed
+    assert not own.times.mixed
     keystone.detach(timed)
     assert set(vars(timed)) == set(vars(type(timed)(clock)))
 
 
-class Loop(torch.nn.Module):
-    """Encodes inside its sampler: 2 ms vision, 4 ms language, then 3 steps of 1 ms. One with no step to be seen hides them."""
+def test_the_self_check_is_not_in_the_times(timed):
+    _, events = attached(timed, k=4)
+    timed(OBSERVATION)
+    assert timed.sampled == [4, 1, 1, 1]
+    assert milliseconds(events[0].times)[:2] == (5, 10)
 
-    def __init__(self, clock, steps_to_be_seen):
+
+def test_only_the_attempt_that_fits_into_memory_is_in_the_times(clock):
+    class Late(Timed):
+        """Runs out of memory after a while."""
+
+        def sample(self, context, noise):
+            self.clock.turn(7)
+            return super().sample(context, noise)
+
+    policy = Late(clock, fits=8)
+    _, events = attached(policy, k=16, check=False)
+    policy(OBSERVATION)
+    assert (events[0].k, *milliseconds(events[0].times)[:2]) == (8, 5, 17)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_a_round_that_failed_is_not_in_the_times_of_the_next(k, timed):
+    _, events = attached(timed, k=k, check=False)
+    timed.fits = 0
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        timed(OBSERVATION)
+    timed.fits = 100
+    timed(OBSERVATION)
+    assert [milliseconds(event.times)[:2] for event in events] == [(5, 10)]
+
+
+def test_rounds_to_which_nobody_listened_are_not_in_the_times_of_the_next(timed):
+    handle = keystone.attach(timed, k=1)
+    timed(OBSERVATION)
+    events = []
+    handle.subscribe(events.append)
+    timed(OBSERVATION)
+    assert milliseconds(events[0].times) == (5, 10, 0)
+
+
+class Loop(torch.nn.Module):
+    """Encodes inside its sampler: 2 ms vision, 4 ms language, then 3 steps of 1 ms. ``seen`` says in which calls the steps can
+    be seen, in those with the policy's own noise ("single") or with noise that it is given ("wide").
+    """
+
+    def __init__(self, clock, seen):
         super().__init__()
-        self.clock, self.steps_to_be_seen = clock, steps_to_be_seen
+        self.clock, self.seen = clock, seen
         self.name = "loop"
 
     def see(self):
@@ -51,17 +107,22 @@ class Loop(torch.nn.Module):
     def act(self, noise=None, rows=1):
         self.see()
         self.clock.turn(4)
+        step = self.step if ("single" if noise is None else "wide") in self.seen else lambda x: Loop.step(self, x)
         x = torch.randn(rows, 8, 2) if noise is None else noise
         for _ in range(3):
-            x = self.step(x) if self.steps_to_be_seen else Loop.step(self, x)
+            x = step(x)
         return x
 
 
-class LoopOverride(Seam):
+class LoopOverride(SamplerOverride):
     def act(self, noise=None, rows=1):
         act = super().act
-        return self._keystone.round(
-            lambda: act(rows=rows), lambda noise, k: act(noise), batch=rows, shape=(8, 2), device="cpu"
+        return self._keystone.run(
+            SampleRequest(
+                single=lambda: act(rows=rows),
+                wide=lambda noise, k: act(noise),
+                noise=NoiseSpec(rows, (8, 2), "cpu"),
+            )
         )
 
 
@@ -85,38 +146,58 @@ class LoopAdapter(Adapter):
         return Window(2, 0, 8)
 
 
-@pytest.mark.parametrize("k", [1, 4])
-@pytest.mark.parametrize("seen", [True, False])
-def test_an_encoder_inside_the_sampler(k, seen, clock, monkeypatch):
+@pytest.mark.parametrize(
+    ("k", "seen", "expected"),
+    [
+        (1, "single", (6, 3)),
+        (1, "", (2, 7)),
+        (4, "single wide", (6, 3)),
+        (4, "", (2, 7)),
+        (4, "single", (2, 7)),  # the steps of the self-check are not those of the round
+    ],
+)
+def test_an_encoder_inside_the_sampler(k, seen, expected, clock, monkeypatch):
     monkeypatch.setitem(ADAPTERS, "loop", LoopAdapter())
     policy = Loop(clock, seen)
-    handle = keystone.attach(policy, k=k, check=False)
-    watch = Watch(handle, clock)
-    handle.k = k
-    with watch.watching():
-        for _ in range(2):  # the first call finds out whether the steps can be seen
-            watch.begin()
-            policy.act()
-            spent = watch.end()
-    # Unseen, the language model's 4 ms cannot be told from denoising, and the watch says so.
-    assert (spent[ENCODE], spent[DENOISE]) == ((6.0, 3.0) if seen else (2.0, 7.0))
-    assert watch.mixed is not seen
+    _, events = attached(policy, k=k)
+    policy.act()
+    policy.act()
+    for event in events:
+        assert milliseconds(event.times)[:2] == expected
+        # Unseen, the language model's 4 ms cannot be told from denoising, and the event says so.
+        assert event.times.mixed is (expected == (2, 7))
+        assert event.times.encode_inside == event.times.encode
     keystone.detach(policy)
     assert not {"act", "see", "step", "_keystone"} & set(vars(policy))
 
 
-@pytest.mark.parametrize(("name", "mixed"), [("smolvla", False), ("groot", False), ("xvla", True)])
-def test_real_policies_go_through_the_phases_in_order(name, mixed, clock):
+def test_a_replay_is_not_in_the_times_of_the_next_round(clock, monkeypatch):
+    monkeypatch.setitem(ADAPTERS, "loop", LoopAdapter())
+    policy = Loop(clock, "")
+    handle, events = attached(policy, k=4, keep=1)
+    policy.act()
+    handle.replay(0)
+    policy.act()
+    assert milliseconds(events[1].times)[:2] == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "mixed"), [("smolvla", True, False), ("groot", False, False), ("xvla", True, True)]
+)
+def test_real_policies(name, inside, mixed):
     recipe = POLICIES[name]
     policy = recipe.build().requires_grad_(False)
-    handle = keystone.attach(policy, k=2, check=False)
-    observation = recipe.batch()
-    for k, expected in ((2, [ENCODE, DENOISE, SELECT, OTHER]), (1, [ENCODE, DENOISE, OTHER])):
+    handle, events = attached(policy, k=2, check=False)
+    for handle.k in (2, 1):
         policy.reset()
-        watch, _ = watched_round(handle, clock, k, lambda: policy.select_action(dict(observation)))
-        order = [phase for number, phase in enumerate(clock.log) if number == 0 or phase != clock.log[number - 1]]
-        inside = [DENOISE, ENCODE] if mixed else []  # the sampler is reached, then it encodes
-        assert order == [ENCODE, *inside, *expected[1:]]
-        assert watch.mixed is mixed
+        begin = time.perf_counter()
+        policy.select_action(recipe.batch())
+        total = time.perf_counter() - begin
+        times = events[-1].times
+        assert times.encode > 0
+        assert times.sample > 0
+        assert times.encode + times.sample + times.select < total
+        assert (times.encode_inside > 0, times.mixed) == (inside, mixed)
+    assert [event.k for event in events] == [2, 1]
     keystone.detach(policy)
     assert not any("keystone" in key for module in policy.modules() for key in vars(module))

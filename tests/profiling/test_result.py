@@ -11,10 +11,10 @@ from scipy import stats
 
 from keystone_robotics.cli.profile import advice
 from keystone_robotics.profiling import Cost, Profile
+from keystone_robotics.profiling.measure import PHASES
 from keystone_robotics.profiling.memory import Peak
-from keystone_robotics.profiling.phases import PHASES
 from keystone_robotics.profiling.ranges import quantile_range
-from keystone_robotics.profiling.result import costs_of
+from keystone_robotics.profiling.result import summarize
 
 
 def test_a_larger_k_that_is_cheaper_is_not_believed(stored):
@@ -35,7 +35,7 @@ def test_a_larger_k_that_is_cheaper_is_not_believed(stored):
 def measured(rounds, **options):
     """A profile of K = 1, which takes 10 ms, and of K = 4 and K = 16, by their milliseconds in every round."""
     times = {(1, k): [{**dict.fromkeys(PHASES, 0.0), "denoise": row[k]} for row in rounds] for k in (1, 4, 16)}
-    return Profile("p", "a", 1, "d", {}, "f", costs_of(times, {}), "m", **options)
+    return Profile("p", "a", 1, "d", {}, "f", summarize(times, {}), "m", **options)
 
 
 WAVERING = [{1: 10.0, 4: 10.0 + 2 * (number % 2), 16: 30.0 + number / 10} for number in range(30)]
@@ -78,7 +78,7 @@ def test_statistics_and_the_choice(rounds, tolerance, budget):
     ks = (1, 4, 16)
     phases = [dict(zip(PHASES, (0.25 * t, 0.75 * t, 0.0, 0.0))) for row in rounds for t in row]
     times = {(1, k): phases[number::3] for number, k in enumerate(ks)}
-    found = Profile("p", "a", 1, "d", {}, "f", costs_of(times, {1: Peak(9, 4), 4: None}), "m", tolerance, budget)
+    found = Profile("p", "a", 1, "d", {}, "f", summarize(times, {1: Peak(9, 4), 4: None}), "m", tolerance, budget)
     table = np.array(rounds)
     for number, (k, cost) in enumerate(zip(ks, found.costs)):
         assert cost.median == pytest.approx(np.median(table[:, number]))
@@ -97,7 +97,7 @@ def test_statistics_and_the_choice(rounds, tolerance, budget):
 
 @given(st.lists(st.tuples(*[st.floats(0.01, 1e4)] * len(PHASES)), min_size=1, max_size=20))
 def test_phases_add_up_to_the_median(rounds):
-    (cost,) = costs_of({(1, 1): [dict(zip(PHASES, row)) for row in rounds]}, {})
+    (cost,) = summarize({(1, 1): [dict(zip(PHASES, row)) for row in rounds]}, {})
     assert sum(getattr(cost, phase) for phase in PHASES) == pytest.approx(cost.median)
 
 
@@ -105,7 +105,7 @@ def test_costs_of_clients_are_compared_among_themselves():
     def times(ms):
         return [dict.fromkeys(PHASES, 0.0) | {"denoise": ms}] * 3
 
-    found = costs_of({(1, 1): times(10), (1, 4): times(10), (3, 1): times(20), (3, 4): times(30)}, {})
+    found = summarize({(1, 1): times(10), (1, 4): times(10), (3, 1): times(20), (3, 4): times(30)}, {})
     assert [(cost.clients, cost.k, cost.ratio) for cost in found] == [(1, 1, 1), (1, 4, 1), (3, 1, 1), (3, 4, 1.5)]
     profile = Profile("p", "a", 1, "d", {}, "f", found, "m")
     text = str(profile)

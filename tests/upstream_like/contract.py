@@ -9,7 +9,7 @@ from torch import Tensor
 
 import keystone_robotics as keystone
 from keystone_robotics.handle import RoundEvent
-from keystone_robotics.sample import session as session_module
+from keystone_robotics.sample import engine as engine_module
 from keystone_robotics.sample.noise import FixedNoise, initial_noise
 
 Predict = Callable[[], Tensor]
@@ -25,11 +25,11 @@ def recorded_noise() -> Iterator[list[Tensor]]:
         noises.append(noise.clone())
         return noise
 
-    session_module.initial_noise = record
+    engine_module.initial_noise = record
     try:
         yield noises
     finally:
-        session_module.initial_noise = initial_noise
+        engine_module.initial_noise = initial_noise
 
 
 def largest_difference(policy: Any, predict: Predict, k: int, path: str = "plain", **options: Any) -> float:

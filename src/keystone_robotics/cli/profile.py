@@ -27,7 +27,7 @@ def run(
 ) -> None:
     """Measure latency and memory of a round against K, and find the largest K worth having.
 
-    All K take turns, round after round; warm-up does not count. With five rounds or more the result is also kept where
+    All K take turns, round after round; warm-up does not count. With five rounds or more the result is also stored where
     `keystone.attach(policy, k="auto")` finds it.
 
     Args:
@@ -46,7 +46,7 @@ def run(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from keystone_robotics.profiling.api import check_arguments, profile
+    from keystone_robotics.profiling.api import RESULT, check_arguments, profile
     from keystone_robotics.profiling.store import ENOUGH, profiles_folder
     from keystone_robotics.report.cost import draw_cost
     from keystone_robotics.report.style import save
@@ -56,6 +56,10 @@ def run(
     except (ValueError, TypeError) as error:
         raise KeystoneError(str(error)) from None
     folder = out or Path("out/profile") / _folder_name(policy, batch, concurrent)
+    if any((folder / f"profile.{kind}").exists() for kind in ("md", "png", "svg")) and not (folder / RESULT).exists():
+        raise KeystoneError(
+            f"{folder} has a file named profile that is not of this command: choose another folder with --out"
+        )
     console = Console(highlight=False, markup=False, soft_wrap=True)
     columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
@@ -79,11 +83,11 @@ def run(
     paths = save(draw_cost(found), folder, "profile")
     console.print(f"wrote {', '.join(path.name for path in paths)}, profile.md and profile.json to {folder}")
     if found.doubt:
-        console.print('not kept for k="auto", because it is not to be believed (see above)', style="bold yellow")
+        console.print('not stored for k="auto": the measurement is implausible (see above)', style="bold yellow")
     elif (count := min(cost.rounds for cost in found.costs)) < ENOUGH:
-        console.print(f'not kept for k="auto": {count} rounds of each K are a trial, --rounds {ENOUGH} or more count')
+        console.print(f'not stored for k="auto": {count} rounds of each K, {ENOUGH} are needed')
     else:
-        console.print(f'kept for k="auto", which gives K = {found.best()} from now on, in {profiles_folder()}')
+        console.print(f'stored for k="auto", which gives K = {found.best()} from now on, in {profiles_folder()}')
 
 
 def _folder_name(policy: str, batch: int | None, clients: int) -> str:

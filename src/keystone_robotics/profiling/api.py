@@ -17,10 +17,10 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import written_whole
 from keystone_robotics.handle import Handle
 from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture, versions
-from keystone_robotics.profiling.measure import Plan, Subject, measure
+from keystone_robotics.profiling.measure import Schedule, Subject, measure
 from keystone_robotics.profiling.memory import meter_for
-from keystone_robotics.profiling.neighbours import Processes
-from keystone_robotics.profiling.result import TOLERANCE, Profile, costs_of
+from keystone_robotics.profiling.neighbours import NeighbourProcesses
+from keystone_robotics.profiling.result import TOLERANCE, Profile, summarize
 from keystone_robotics.profiling.store import ENOUGH, profiles_folder, save_profile
 from keystone_robotics.profiling.subject import device_of, load_subject, round_of, rows_of
 from keystone_robotics.sample.noise import preserve_rng
@@ -55,8 +55,9 @@ def profile(
 ) -> Profile:
     """Latency and peak memory of a round at each K, and the largest K worth having.
 
-    All K are measured in turn, round after round, after a warm-up; times are the GPU's own on a GPU. The policy is attached
-    to for the time of the measurement, or used as it is if it is attached already. Its queues are reset.
+    All K are measured in turn, round after round, after a warm-up; on a GPU by CUDA events. The policy is attached to for
+    the time of the measurement, or used as it is if it is attached already: its listeners, counters and K are not touched.
+    Its queues are reset.
 
     Args:
         policy: an object that `keystone.attach` takes, or a name: of one that comes with KeyStone, of a folder that
@@ -69,8 +70,8 @@ def profile(
         batch: observations per round, for a policy given by name; default 1.
         rounds: measurements of each K.
         device: where a policy given by name runs; default what its checkpoint says.
-        concurrent: how many clients share the device: as many less one other processes make rounds with the same K all the
-            time. Measured in turn with being alone. Needs a policy given by name.
+        concurrent: clients that share the device: ``concurrent - 1`` other processes make rounds with the same K all the
+            time. Measured in turn with one client alone. Needs a policy given by name.
         call: how to call the policy; default ``policy.select_action(observation)``, else ``policy.infer(observation)``, else
             ``policy(observation)``.
         out: folder for profile.json.
@@ -101,8 +102,8 @@ def profile(
         )
     if concurrent > 1 and options:
         raise KeystoneError(
-            f"concurrent: the other clients attach to the policy with what is default, and {', '.join(sorted(options))} would "
-            "hold for one of them alone: leave it out, or measure with concurrent=1"
+            f"concurrent: the other clients attach with default options, and {', '.join(sorted(options))} would hold for one "
+            "of them only: leave it out, or measure with concurrent=1"
         )
     if named:
         if observation is not None or call is not None:
@@ -112,7 +113,7 @@ def profile(
         raise KeystoneError("observation: give what the policy is called with, keystone.profile(policy, observation)")
     elif batch is not None or device is not None:
         raise KeystoneError("batch and device are for a policy given by name; here the observation and the policy say")
-    plan = Plan(ks, rounds, (1, concurrent) if concurrent > 1 else (1,))
+    schedule = Schedule(ks, rounds, (1, concurrent) if concurrent > 1 else (1,))
     with contextlib.ExitStack() as stack:
         handle = stack.enter_context(_attached(policy, options))
         place, rows = device_of(handle, observation), rows_of(handle, observation)
@@ -122,10 +123,10 @@ def profile(
         neighbours = None
         if concurrent > 1:
             threads = torch.get_num_threads()
-            neighbours = stack.enter_context(Processes(concurrent - 1, name, device, batch, threads))
+            neighbours = stack.enter_context(NeighbourProcesses(concurrent - 1, name, device, batch, threads))
         stack.enter_context(preserve_rng(place))  # the caller's random numbers stay what they would have been
         subject = Subject(handle, *round_of(policy, observation, call), place)
-        measured = measure(subject, plan, neighbours, progress)
+        measured = measure(subject, schedule, neighbours, progress)
     found = Profile(
         policy=name,
         adapter=handle.adapter,
@@ -133,7 +134,7 @@ def profile(
         device=describe_device(place, handle),
         versions=versions(handle),
         fingerprint=fingerprint,
-        costs=costs_of(measured.times, measured.peaks),
+        costs=summarize(measured.times, measured.peaks),
         memory=meter_for(place).title,
         tolerance=tolerance,
         budget_ms=budget_ms,

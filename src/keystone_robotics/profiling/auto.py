@@ -1,4 +1,4 @@
-"""`keystone.attach(policy, k="auto")`: K from a stored profile, or from a quick one that the second round makes by itself."""
+"""`keystone.attach(policy, k="auto")`: K from a stored profile, or from a quick one that is made after the second round."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture, versions
-from keystone_robotics.profiling.measure import PHASES, Plan, is_out_of_memory
-from keystone_robotics.profiling.result import TOLERANCE, Profile, costs_of
+from keystone_robotics.profiling.measure import PHASES, Measurements, Schedule, TimeRound
+from keystone_robotics.profiling.result import TOLERANCE, Profile, summarize
 from keystone_robotics.profiling.store import ENOUGH, find_profile, profiles_folder, save_profile
-from keystone_robotics.sample.engine import Engine
+from keystone_robotics.sample.engine import SeededRequest
+from keystone_robotics.sample.noise import preserve_rng
 from keystone_robotics.sample.proxies import original_class
 from keystone_robotics.sample.timer import Mark
 
 log = logging.getLogger("keystone")
 
 KS = (1, 4, 8, 16, 32)
-#: A K that takes this much longer than allowed is not near the limit: larger ones are not tried.
-HOPELESS = 1.5
-#: Rounds that can be replayed while K is not known; other threads may draw some meanwhile.
+#: Larger K are not tried after one that takes this many times as long as the tolerance allows.
+TOO_SLOW = 1.5
+#: Rounds that can be replayed while K is not known: other threads may draw some before this listener is called.
 KEEP = 8
 
 
 class AutoK:
-    """A listener that sets K. After the first round it looks for a stored profile; after the second, whose times are not those
-    of a cold start, it replays that round with several K and times them.
+    """A listener that sets K, and then unsubscribes. After the first round it looks for a stored profile; after the second,
+    whose times are not those of a cold start, it replays that round with several K and times them.
 
     Args:
         handle: of the policy.
@@ -43,11 +45,12 @@ class AutoK:
         self._folder = profiles_folder(profiles)
         self._lock = threading.Lock()
         self._rounds = 0
-        self._keep = handle.engine.keep
+        self._keep = handle.engine.keep  # as the user wants it
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AutoK:
-        twin = AutoK(copy.deepcopy(self._handle, memo), self._folder)  # a copied policy finds its K itself
-        twin._rounds, twin._keep = self._rounds, self._keep
+        # A copied policy finds its K itself. Its engine may be in the making: nothing of it is read here.
+        twin = AutoK.__new__(AutoK)
+        vars(twin).update(vars(self), _handle=copy.deepcopy(self._handle, memo), _lock=threading.Lock())
         return twin
 
     def subscribe(self) -> None:
@@ -57,43 +60,50 @@ class AutoK:
 
     def __call__(self, event: RoundEvent) -> None:
         engine = self._handle.engine
-        if engine.k_given or not self._lock.acquire(blocking=False):  # given by the user; another thread is at it
+        if not self._lock.acquire(blocking=False):  # another thread is at it
             return
         try:
-            self._rounds += 1
-            found, source = self._find(event)
-            if found is not None:
-                self._set(found, source)
+            if not engine.k_given:
+                self._rounds += 1
+                self._find(event)
+        except Exception:
+            engine.k_given = True  # there is no second attempt; K stays what it is
+            raise
         finally:
             if engine.k_given:
+                engine.listeners.remove(self)
                 engine.keep = self._keep
                 engine.forget_kept()
             self._lock.release()
 
-    def _find(self, event: RoundEvent) -> tuple[Profile | None, str]:
-        """A profile and where it is from; None before the second round, where none is stored."""
+    def _find(self, event: RoundEvent) -> None:
+        """Set K, if a profile is stored or the round can be replayed."""
         device, batch = event.candidates.device, event.candidates.shape[0]
         fingerprint = fingerprint_architecture(self._handle, device, batch)
         stored = find_profile(fingerprint, self._folder)
         # A hook, say, keeps the policy off the fast path, or did when the profile was made.
         if stored is not None and stored.path == event.path:
-            return stored, "a stored profile"
-        if self._rounds < 2:
-            return None, ""
-        log.info(
-            "KeyStone: no profile of this policy and path here; this round finds K, which takes some tens of rounds"
-        )
+            self._set(stored, "a stored profile")
+            return
+        kept = self._handle.engine.kept.get(event.number)
+        if self._rounds < 2 or kept is None:
+            return
+        log.info("KeyStone: no profile of this policy and path here; finding K now, which takes some tens of rounds")
         begin = time.perf_counter()
-        found = self._measure(fingerprint, event)
+        with torch.no_grad():
+            found = self._measure(fingerprint, kept[0], event)
         if found.doubt:  # this run has to go on with what it says; the next one should not
-            log.warning("KeyStone: the profile is not kept. %s", found.doubt)
+            log.warning("KeyStone: the profile is not stored. %s", found.doubt)
         else:
             save_profile(found, self._folder)
-        return found, f"a profile made in the second round ({time.perf_counter() - begin:.1f} s)"
+        self._set(found, f"a profile made after the second round ({time.perf_counter() - begin:.1f} s)")
 
     def _set(self, found: Profile, source: str) -> None:
-        k = found.best()
-        self._handle.k = k
+        engine, k = self._handle.engine, found.best()
+        with engine.checking:  # or the user could set another K in between, which is final
+            if engine.k_given:
+                return
+            engine.set_k(k)
         if k > 1:
             log.info("KeyStone: K=%d, by %s in %s", k, source, self._folder)
             return
@@ -102,62 +112,60 @@ class AutoK:
             why = f"stays within {found.budget_ms:g} ms; give k yourself, or a profile with a larger budget"
         log.warning("KeyStone is off (K=1): by %s in %s no larger K %s", source, self._folder, why)
 
-    def _measure(self, fingerprint: str, event: RoundEvent) -> Profile:
-        engine, device = self._handle.engine, event.candidates.device
-
-        def timed(k: int) -> dict[str, float]:
-            return _replay(engine, event, k)
-
-        ks, stopped = _worth_trying(timed)
-        plan = Plan(tuple(ks), ENOUGH)
-        rounds = [{k: timed(k) for _, k in plan.cells(number)} for number in range(plan.rounds)]
+    def _measure(self, fingerprint: str, round: SeededRequest, event: RoundEvent) -> Profile:
+        device = event.candidates.device
+        found = _measure_in_turn(lambda k: self._replay(round, event, k))
         return Profile(
-            policy=original_class(engine.owner).__name__,
+            policy=original_class(self._handle.engine.owner).__name__,
             adapter=self._handle.adapter,
             batch=event.candidates.shape[0],
             device=describe_device(device, self._handle),
             versions=versions(self._handle),
             fingerprint=fingerprint,
-            costs=costs_of({(1, k): [one[k] for one in rounds] for k in ks}, {}),
+            costs=summarize(found.times, {}),
             memory="not measured",
-            stopped=stopped,
-            note="Made in the second round: of the call, only encoder, sampler and selection are in it.",
+            stopped=found.stopped,
+            note="Made after the second round: only encoder, sampler and selection are timed, not the whole call.",
             date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
             path=event.path,
         )
 
+    def _replay(self, round: SeededRequest, event: RoundEvent, k: int) -> dict[str, float]:
+        """Milliseconds by phase of the same round with K candidates; with one, in the policy's own code."""
+        engine, device = self._handle.engine, event.candidates.device
+        if engine.is_own_code(k):
+            with preserve_rng(device):
+                begin = Mark.now()
+                round.request.single()
+                sampled = selected = engine.wait(device)
+        else:
+            begin = Mark.now()
+            candidates, _ = round.draw(event.path, k)
+            sampled = engine.wait(device)
+            engine.selector.select(candidates, round.request.delay)
+            selected = Mark.now()
+        # Where the sampler encodes too, that is in the time of the replay already.
+        encode = event.times.encode - event.times.encode_inside
+        times = encode, begin.until(sampled, device), selected.host - sampled.host, 0.0
+        return {phase: 1e3 * seconds for phase, seconds in zip(PHASES, times, strict=True)}
 
-def _replay(engine: Engine, event: RoundEvent, k: int) -> dict[str, float]:
-    """Milliseconds by phase of the same round with K candidates; with one, in the policy's own code."""
-    begin = Mark.now()
-    if engine.is_own_code(k):
-        engine.replay_single(event.number)
-        sampled = selected = engine.wait(event.candidates.device)
-    else:
-        candidates = engine.replay(event.number, k)
-        sampled = engine.wait(event.candidates.device)
-        engine.selector.select(candidates)
-        selected = Mark.now()
-    # Where the sampler encodes too, that is in the time of the replay already.
-    encode = event.times.encode - event.times.encode_inside
-    times = encode, begin.until(sampled, event.candidates.device), selected.host - sampled.host, 0.0
-    return {phase: 1e3 * seconds for phase, seconds in zip(PHASES, times, strict=True)}
 
-
-def _worth_trying(timed: Callable[[int], dict[str, float]]) -> tuple[list[int], int | None]:
-    """The K that fit into memory and may be within the tolerance, warmed up; the first that does not fit, if one does not."""
-    ks: list[int] = []
+def _measure_in_turn(timed: TimeRound) -> Measurements:
+    """Time the K that fit into memory and may be within the tolerance."""
+    found, ks = Measurements(), []
     one = 0.0
     for k in KS:
-        try:
-            timed(k)
-            taken = min(sum(timed(k).values()) for _ in range(2))  # of one alone, a hiccup could end it all
-        except Exception as error:
-            if k == 1 or not is_out_of_memory(error):
-                raise
-            return ks, k
-        ks.append(k)
-        one = one or taken
-        if taken > HOPELESS * (1 + TOLERANCE) * one:
+        warm = [found.attempt(k, timed) for _ in range(3)]
+        taken = [sum(phases.values()) for phases in warm[1:] if phases is not None]
+        if not taken:
             break
-    return ks, None
+        ks.append(k)
+        fastest = min(taken)  # a single measurement may be disturbed
+        one = one or fastest
+        if fastest > TOO_SLOW * (1 + TOLERANCE) * one:
+            break
+    schedule = Schedule(tuple(ks), ENOUGH)
+    for number in range(schedule.rounds):
+        for clients, k in schedule.cells(number):
+            found.add(clients, k, timed)
+    return found

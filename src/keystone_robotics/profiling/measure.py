@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -15,6 +16,7 @@ from keystone_robotics.profiling.memory import Peak, meter_for
 from keystone_robotics.sample.timer import Mark
 
 log = logging.getLogger("keystone")
+T = TypeVar("T")
 
 #: Where the time of a call of the policy goes.
 PHASES = ("encode", "denoise", "select", "other")
@@ -37,9 +39,13 @@ class Neighbours(Protocol):
         """
 
 
+#: Milliseconds by phase of a round with K candidates.
+TimeRound = Callable[[int], dict[str, float]]
+
+
 @dataclass(frozen=True)
-class Plan:
-    """What to measure.
+class Schedule:
+    """What to measure, and in which order.
 
     Attributes:
         ks: candidates per round, ascending, beginning with 1.
@@ -92,16 +98,29 @@ class Measurements:
     path: str = "plain"
     mixed: bool = False
 
-    def stop(self, k: int) -> None:
-        """K candidates, and more, do not fit into memory."""
+    def add(self, clients: int, k: int, timed: TimeRound) -> None:
+        """Time one round with K candidates, and note it."""
+        taken = self.attempt(k, timed)
+        if taken is not None:
+            self.times.setdefault((clients, k), []).append(taken)
+
+    def attempt(self, k: int, timed: Callable[[int], T]) -> T | None:
+        """``timed(k)``; None if K candidates do not fit into memory, and neither it nor a larger K is tried again."""
+        if self.stopped is not None and k >= self.stopped:
+            return None
+        try:
+            return timed(k)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if k == 1:
+                raise KeystoneError("not even one candidate fits into memory") from error
         self.stopped = k
         self.times = {cell: rounds for cell, rounds in self.times.items() if cell[1] < k}
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         log.warning("KeyStone: K = %d does not fit into memory; larger K are not tried", k)
-
-    def fits(self, k: int) -> bool:
-        return self.stopped is None or k < self.stopped
+        return None
 
 
 class PhaseRecorder:
@@ -118,8 +137,12 @@ class PhaseRecorder:
     def __call__(self, event: RoundEvent) -> None:
         self.event = event
 
-    def round(self, k: int) -> dict[str, float]:
-        """Milliseconds by phase of one round."""
+    def time_round(self, k: int) -> dict[str, float]:
+        """Milliseconds by phase of one call of the policy with K candidates.
+
+        Raises:
+            OutOfMemory: if the engine went on with fewer.
+        """
         subject, self.event = self._subject, None
         subject.handle.k = k
         subject.prepare()
@@ -134,34 +157,34 @@ class PhaseRecorder:
                 "no round was drawn: this call of the policy does not reach the sampler that was attached to"
             )
         if event.k < k:
-            raise OutOfMemory  # the engine went on with fewer
+            raise OutOfMemory
         encode, denoise, select = (1e3 * seconds for seconds in event.times[:3])
+        if event.path == "own":  # selected only because somebody listens
+            total, select = total - select, 0.0
         return dict(zip(PHASES, (encode, denoise, select, max(0.0, total - encode - denoise - select)), strict=True))
 
 
 def measure(
     subject: Subject,
-    plan: Plan,
+    schedule: Schedule,
     neighbours: Neighbours | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measurements:
-    """Make all rounds of a plan.
+    """Make all rounds of a schedule, as a rehearsal: the policy's listeners, counters and history do not notice.
 
     Args:
         subject: the attached policy; its K is as it was afterwards.
-        plan: what to measure.
-        neighbours: the other clients, where the plan has more than one.
+        schedule: what to measure.
+        neighbours: the other clients, where the schedule has more than one.
         progress: is told how many measurements are there, and how many there will be.
     """
     recorder, engine = PhaseRecorder(subject), subject.handle.engine
-    before = engine.k, engine.k_given
-    unsubscribe = subject.handle.subscribe(recorder)
+    k, k_given = engine.k, engine.k_given
     try:
-        with torch.no_grad():
-            return _measure(recorder, plan, subject.device, neighbours, progress)
+        with torch.no_grad(), subject.handle.rehearsal(recorder):
+            return _measure(recorder, schedule, subject.device, neighbours, progress)
     finally:
-        unsubscribe()
-        engine.k, engine.k_given = before
+        subject.handle.k, engine.k_given = k, k_given
         subject.prepare()  # what is left of the last chunk was meant for the profile's observation, and must not be executed
         if neighbours is not None:
             neighbours.run(0)
@@ -169,51 +192,39 @@ def measure(
 
 def _measure(
     recorder: PhaseRecorder,
-    plan: Plan,
+    schedule: Schedule,
     device: torch.device,
     neighbours: Neighbours | None,
     progress: Callable[[int, int], None],
 ) -> Measurements:
     found, meter = Measurements(), meter_for(device)
+
+    def warm_up(k: int) -> Peak | None:
+        for _ in range(WARM_UP):
+            recorder.time_round(k)
+        meter.begin()
+        recorder.time_round(k)
+        return meter.end()
+
+    def time_among(clients: int, k: int) -> dict[str, float]:
+        if neighbours is not None:
+            neighbours.run(k if clients > 1 else 0)
+        return recorder.time_round(k)
+
     if neighbours is not None:
         neighbours.run(0)
-    for k in plan.ks:
-        if found.fits(k):
-            try:
-                for _ in range(WARM_UP):
-                    recorder.round(k)
-                meter.begin()
-                recorder.round(k)
-                found.peaks[k] = meter.end()
-            except Exception as error:
-                _stop_if_out_of_memory(found, k, error)
-    cells = [cell for number in range(plan.rounds) for cell in plan.cells(number)]
+    for k in schedule.ks:
+        found.peaks[k] = found.attempt(k, warm_up)
+    cells = [cell for number in range(schedule.rounds) for cell in schedule.cells(number)]
     for done, (clients, k) in enumerate(cells):
         progress(done, len(cells))
-        if not found.fits(k):
-            continue
-        try:
-            if neighbours is not None:
-                neighbours.run(k if clients > 1 else 0)
-            found.times.setdefault((clients, k), []).append(recorder.round(k))
-        except Exception as error:
-            _stop_if_out_of_memory(found, k, error)
-            continue
+        found.add(clients, k, partial(time_among, clients))
         event = recorder.event
-        assert event is not None
-        found.mixed = event.times.mixed
-        if k > 1:
-            found.path = event.path
+        if event is not None:
+            found.mixed |= event.times.mixed
+            found.path = event.path if event.k > 1 else found.path
     progress(len(cells), len(cells))
     return found
-
-
-def _stop_if_out_of_memory(found: Measurements, k: int, error: Exception) -> None:
-    if not is_out_of_memory(error):
-        raise error
-    if k == 1:
-        raise KeystoneError("not even one candidate fits into memory") from error
-    found.stop(k)
 
 
 def _synchronize(device: torch.device) -> None:

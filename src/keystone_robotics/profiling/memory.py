@@ -14,14 +14,14 @@ MIB = 2**20
 
 
 class Peak(NamedTuple):
-    """In MiB: the largest amount in use, and what of it was in use before the round."""
+    """In MiB: the largest amount in use during a round, and what was in use before it."""
 
     peak: float
-    rest: float
+    before: float
 
 
 class Meter(Protocol):
-    """Tells the peak between `begin` and `end`; None where the system does not tell."""
+    """Measures the peak between `begin` and `end`; None where the system does not tell."""
 
     title: str
 
@@ -37,29 +37,29 @@ class CudaMeter:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._rest = 0
+        self._before = 0
 
     def begin(self) -> None:
         gc.collect()
         torch.cuda.synchronize(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
-        self._rest = torch.cuda.memory_allocated(self._device)
+        self._before = torch.cuda.memory_allocated(self._device)
 
     def end(self) -> Peak:
         torch.cuda.synchronize(self._device)
-        return Peak(torch.cuda.max_memory_allocated(self._device) / MIB, self._rest / MIB)
+        return Peak(torch.cuda.max_memory_allocated(self._device) / MIB, self._before / MIB)
 
 
 class ProcessMeter:
-    """Resident memory of this process. Linux can forget the old peak; elsewhere the peak since the start is told, which grows
-    with K as long as K is tried in ascending order.
+    """Resident memory of this process. Linux can reset the peak; elsewhere it is the peak since the process started, which
+    grows with K as long as K is tried in ascending order.
     """
 
     title = "resident memory of the process"
 
     def __init__(self, process: Path = Path("/proc/self")) -> None:
         self._process = process
-        self._rest: float | None = None
+        self._before: float | None = None
 
     def begin(self) -> None:
         gc.collect()
@@ -68,17 +68,17 @@ class ProcessMeter:
             if trim is not None:
                 trim(0)  # or what the last round freed would count as in use
         try:
-            (self._process / "clear_refs").write_text("5")  # forgets the peak
-            self._rest = self._read("VmRSS")
+            (self._process / "clear_refs").write_text("5")  # resets the peak
+            self._before = self._read("VmRSS")
         except OSError:
-            self._rest = _peak_since_start()
+            self._before = _peak_since_start()
 
     def end(self) -> Peak | None:
         try:
             peak = self._read("VmHWM")
         except OSError:
             peak = _peak_since_start()
-        return None if peak is None or self._rest is None else Peak(peak, min(self._rest, peak))
+        return None if peak is None or self._before is None else Peak(peak, min(self._before, peak))
 
     def _read(self, name: str) -> float | None:
         for line in (self._process / "status").read_text().splitlines():

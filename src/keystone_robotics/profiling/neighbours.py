@@ -1,8 +1,7 @@
 """Other clients of the device: processes that make rounds with the same policy all the time.
 
-Each is ``python -m keystone_robotics.profiling.neighbours`` with its task on the command line. The one that measures tells it
-on its standard input how many candidates to draw, and it answers when it has made a round with them. It ends when the pipe
-closes.
+Each is ``python -m keystone_robotics.profiling.neighbours`` with its task on the command line. The process that measures writes
+the number of candidates to its standard input, and it answers after its first round with them. It ends when the pipe closes.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing import IO, Any
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.profiling.measure import OutOfMemory, is_out_of_memory
 
-#: What a neighbour says begins with this, so that it is not mistaken for what its interpreter may have said before.
-SAYS = "keystone-neighbour "
+#: Prefix of a neighbour's answers, to tell them from what its interpreter may have printed before.
+ANSWER = "keystone-neighbour "
 
 
-class Processes:
-    """N neighbours, each with the policy of this name loaded. To be used in a ``with`` block."""
+class NeighbourProcesses:
+    """N processes, each with the policy of this name loaded. To be used in a ``with`` block."""
 
     def __init__(self, count: int, policy: str, device: str | None, batch: int | None, threads: int) -> None:
         self._task = json.dumps({"policy": policy, "device": device, "batch": batch, "threads": threads})
@@ -35,13 +34,13 @@ class Processes:
         self._errors: list[IO[str]] = []
         self._k = -1
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> NeighbourProcesses:
         command = [sys.executable, "-m", "keystone_robotics.profiling.neighbours", self._task]
         for _ in range(self._count):
             errors = tempfile.TemporaryFile("w+")
             process = subprocess.Popen(  # noqa: S603 (ourselves)
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
-            )  # in a session of its own: Ctrl-C is for the one that measures, and ends the others with it
+            )  # Ctrl-C is for the process that measures, which ends the others
             self._errors.append(errors)
             self._processes.append(process)
         return self
@@ -50,7 +49,7 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for process in self._processes:
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # it has ended already; it does not end
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # it has ended already, or hangs
                 process.communicate(timeout=30)
             process.kill()
             process.wait()
@@ -76,11 +75,11 @@ class Processes:
         output = self._processes[number].stdout
         assert output is not None
         for line in output:
-            if line.startswith(SAYS):
-                return line.removeprefix(SAYS).strip()
+            if line.startswith(ANSWER):
+                return line.removeprefix(ANSWER).strip()
         self._errors[number].seek(0)
-        said = self._errors[number].read().strip().splitlines() or ["nothing"]
-        raise KeystoneError(f"a client that shares the device ended; the last it said: {said[-1]}")
+        said = self._errors[number].read().strip().splitlines() or ["(none)"]
+        raise KeystoneError(f"a client that shares the device ended; its last line: {said[-1]}")
 
 
 def serve(task: dict[str, Any], orders: IO[str], answers: IO[str]) -> None:
@@ -113,12 +112,12 @@ def serve(task: dict[str, Any], orders: IO[str], answers: IO[str]) -> None:
             if k:
                 answer, k = _round(handle, k, prepare, act, answer)
             if answer:
-                answers.write(f"{SAYS}{answer}\n")
+                answers.write(f"{ANSWER}{answer}\n")
                 answers.flush()
 
 
 def _round(handle: Any, k: int, prepare: Any, act: Any, answer: str) -> tuple[str, int]:
-    """One round; where memory is too small for it, also if the session went on with fewer candidates, say so and wait."""
+    """One round; where memory is too small for it, or the engine went on with fewer candidates, say so and wait."""
     try:
         handle.k = k
         prepare()
@@ -133,7 +132,7 @@ def _round(handle: Any, k: int, prepare: Any, act: Any, answer: str) -> tuple[st
 
 
 if __name__ == "__main__":
-    # The pipe is for answers alone: what a policy prints would fill it, and the process would wait instead of making rounds.
-    answers_alone = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # closed last, when the reason of an end has been said
+    # The pipe is for answers only: what a policy prints would fill it, and the process would block.
+    answers_alone = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # closed last, after a traceback is written
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     serve(json.loads(sys.argv[1]), sys.stdin, answers_alone)

@@ -1,19 +1,19 @@
-"""How sure a quantile is: a confidence interval from the sorted measurements, whatever their distribution."""
+"""Distribution-free confidence intervals of quantiles, from order statistics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-#: How often the true quantile may be below a range, and how often above it.
-EACH_SIDE = 0.05
+#: Probability that the true quantile is below the interval, and that it is above.
+TAIL = 0.05
 
 
 def quantile_range(values: Sequence[float], quantile: float) -> tuple[float | None, float | None]:
-    """The measurements between which the true quantile lies, wrong on each side in one case of twenty at most.
+    """The tightest interval of measurements that contains the true quantile, with an error of at most 5 % on each side.
 
-    Of n independent measurements, those below the true quantile are binomially distributed; nothing else is assumed. With
-    few measurements one end, or both, is beyond all of them: None.
+    The number of n independent measurements below the true quantile is binomially distributed; nothing else is assumed. None
+    for an end that lies beyond all of too few measurements.
 
     Args:
         values: n measurements, in any order.
@@ -29,15 +29,15 @@ def quantile_range(values: Sequence[float], quantile: float) -> tuple[float | No
     low = high = None
     for below in range(count):  # how many measurements are below the quantile
         at_most += _binomial(count, below, quantile)
-        if at_most <= EACH_SIDE:
+        if at_most <= TAIL:
             low = ordered[below]
-        if at_most >= 1 - EACH_SIDE:
+        if at_most >= 1 - TAIL:
             high = ordered[below]
             break
     return low, high
 
 
 def _binomial(count: int, successes: int, chance: float) -> float:
-    """By logarithms: the coefficients of a thousand measurements are no floating-point numbers."""
+    """Computed with logarithms: the coefficients of a thousand measurements overflow."""
     log_ways = math.lgamma(count + 1) - math.lgamma(successes + 1) - math.lgamma(count - successes + 1)
     return math.exp(log_ways + successes * math.log(chance) + (count - successes) * math.log1p(-chance))

@@ -17,10 +17,10 @@ from keystone_robotics.profiling.ranges import quantile_range
 
 FloatArray = npt.NDArray[np.float64]
 
-#: How much longer than with K = 1 a round may take where nothing is said.
+#: How much longer than with K = 1 a round may take by default, as a fraction.
 TOLERANCE = 0.05
-#: More candidates cannot take less time on the same path: below this ratio to fewer it is not noise any more.
-DOUBTFUL = 0.75
+#: More candidates cannot take less time on the same path: a ratio to fewer below this is more than noise.
+IMPLAUSIBLE = 0.75
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Cost:
         clients: how many shared the device.
         rounds: measured.
         median, p90, p99: of the whole call of the policy.
-        encode, denoise, select, other: the median by phase: its parts are those of the rounds in the middle, by time.
+        encode, denoise, select, other: how the median is made up, see `_split_median`.
         ratio: median over rounds of the time relative to K = 1 in the same round and with as many clients.
         peak: memory in use at most, weights included; None if it was not measured.
         extra: how much of it came with the round.
@@ -59,7 +59,7 @@ class Cost:
     p90_high: float | None = None
 
 
-def costs_of(
+def summarize(
     times: Mapping[tuple[int, int], Sequence[Mapping[str, float]]], peaks: Mapping[int, Peak | None]
 ) -> tuple[Cost, ...]:
     """Statistics of what was measured.
@@ -76,23 +76,23 @@ def costs_of(
         p90, p99 = np.percentile(total, [90, 99])
         ratio_low, ratio_high = quantile_range(ratios.tolist(), 0.5)
         p90_low, p90_high = quantile_range(total.tolist(), 0.9)
-        phases = _parts(rounds, total)
+        phases = _split_median(rounds, total)
         peak = peaks.get(k)
         costs.append(
             Cost(
                 k, clients, len(rounds), float(np.median(total)), float(p90), float(p99), **phases,
                 ratio=float(np.median(ratios)), ratio_low=ratio_low, ratio_high=ratio_high, p90_low=p90_low, p90_high=p90_high,
                 peak=None if peak is None else peak.peak,
-                extra=None if peak is None else peak.peak - peak.rest,
+                extra=None if peak is None else peak.peak - peak.before,
             )
         )  # fmt: skip
     return tuple(sorted(costs, key=lambda cost: (cost.clients, cost.k)))
 
 
-def _parts(rounds: Sequence[Mapping[str, float]], total: FloatArray) -> dict[str, float]:
-    """How the median of the rounds' times is made up: in the proportions of the middle half of the rounds.
+def _split_median(rounds: Sequence[Mapping[str, float]], total: FloatArray) -> dict[str, float]:
+    """The median time by phase: in the proportions of the middle half of the rounds, by time.
 
-    Medians of the phases would not add up to it, and where rounds are of two kinds (a busy machine), not even nearly.
+    Medians of the phases would not add up to it, least of all where rounds are of two kinds (a busy machine).
     """
     count = len(rounds)
     middle = np.argsort(total, kind="stable")[count // 4 : count - count // 4]
@@ -139,12 +139,12 @@ class Profile:
 
     @property
     def doubt(self) -> str:
-        """Why not to believe it; empty if nothing speaks against it."""
+        """Why the measurement is implausible; empty if it is not."""
         for clients in self.clients:
             # On the fast path K candidates may well take less time than one in the policy's own code, but not than fewer there.
             alike = [cost for cost in self.of(clients) if cost.k > 1 or self.path == "plain"]
             for fewer, more in itertools.combinations(alike, 2):
-                if more.ratio < DOUBTFUL * fewer.ratio:
+                if more.ratio < IMPLAUSIBLE * fewer.ratio:
                     return (
                         f"K = {more.k} took {more.ratio / fewer.ratio:.2f} times as long as K = {fewer.k}, which cannot be: "
                         "something else disturbed the measurement. On a CPU these are threads that wait for busy cores: set "

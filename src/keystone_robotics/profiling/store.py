@@ -1,4 +1,4 @@
-"""Profiles that were made, for `keystone.attach(policy, k="auto")`: one file for each, named by its fingerprint."""
+"""Stored profiles for `keystone.attach(policy, k="auto")`: one JSON file each, named by its fingerprint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("keystone")
 
 #: In the environment: the folder of stored profiles.
 VARIABLE = "KEYSTONE_PROFILES"
-#: Rounds of each K from which on a profile is kept: fewer are a trial, and would decide about K for good.
+#: Rounds of each K below which a profile is not stored: a trial must not decide about K for good.
 ENOUGH = 5
 
 
@@ -32,17 +32,17 @@ def profiles_folder(given: str | os.PathLike[str] | None = None) -> Path:
 
 
 def save_profile(profile: Profile, folder: Path) -> None:
-    """Keep a profile; where that is not possible, say so and go on, because nothing depends on it."""
+    """Write a profile; a folder that is not writable is only a warning, because nothing depends on it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with written_whole(folder / f"{profile.fingerprint}.json") as draft:
             draft.write_text(json.dumps(profile.as_dict(), indent=1) + "\n")
     except OSError as error:
-        log.warning("KeyStone: the profile could not be kept in %s: %s", folder, error.strerror)
+        log.warning("KeyStone: the profile could not be stored in %s: %s", folder, error.strerror)
 
 
 def find_profile(fingerprint: str, folder: Path) -> Profile | None:
-    """The profile of this fingerprint, if there is one that can be read."""
+    """The profile with this fingerprint; None if there is none, or none that can be read."""
     path = folder / f"{fingerprint}.json"
     try:
         return Profile.from_dict(json.loads(path.read_text()))

@@ -1,4 +1,4 @@
-"""A policy by name with something to look at, and how a policy is asked for one round."""
+"""The policy of a profile, an observation for it, and how to call it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def round_of(
     """
     if call is not None:
         if getattr(call, "__self__", None) is policy:
-            # Bound before the policy was attached to, it would pass by what has been put around it since.
+            # Bound before attaching, it would not reach the override.
             name = call.__name__
             return lambda: None, lambda: getattr(policy, name)(observation)
         return lambda: None, lambda: call(observation)

@@ -1,4 +1,4 @@
-"""A profile as text: a Markdown table, and what follows from it in words."""
+"""A profile as text: a Markdown table and conclusions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HEADER = (
     "select",
     "other",
     "peak MiB",
-    "of it the round",
+    "round MiB",
 )
 
 
 def lines(profile: Profile) -> list[str]:
-    """Everything there is to say, line by line."""
+    """The whole report, line by line."""
     versions = ", ".join(f"{name} {version}" for name, version in profile.versions.items())
     rows = "unknown batch" if profile.batch is None else f"batch {profile.batch}"
     count = min(cost.rounds for cost in profile.costs)
@@ -63,7 +63,7 @@ def conclusions(profile: Profile) -> list[str]:
 
 
 def _uncertain(profile: Profile, clients: int, who: str) -> str:
-    """Which K may be on the other side of the limit."""
+    """The K that may be on either side of the limit."""
     unsure = [cost for cost in profile.of(clients) if cost.k in profile.uncertain(clients)]
     count = min(cost.rounds for cost in unsure)
     if profile.budget_ms is None:

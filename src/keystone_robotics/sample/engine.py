@@ -22,7 +22,7 @@ from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.check import Comparison, DrawTrace, Finding, compare_with_plain, verify
 from keystone_robotics.sample.context import SamplingContext, coarsest_type
 from keystone_robotics.sample.counters import Counters
-from keystone_robotics.sample.event import Listeners, RoundEvent
+from keystone_robotics.sample.event import Listener, Listeners, RoundEvent
 from keystone_robotics.sample.noise import SeededDraws, derive_seed, global_generator, initial_noise, preserve_rng
 from keystone_robotics.sample.paths import Paths
 from keystone_robotics.sample.request import SampleRequest
@@ -136,11 +136,12 @@ class Engine:
         """One round: what the caller of the overridden method gets, made from the selected chunk of each row."""
         if self.untouched:
             return self.run_single(request.single, request.chunk)
-        round = self._next_round(request)  # noise
-        trace = self._draw(round)  # path, draw, verify
-        begin = Mark.now()
-        selection = self.selector.select(trace.candidates, request.delay)  # select
-        self._finish(round, trace, selection, Mark.now().host - begin.host)  # emit
+        with self.timer.round():
+            round = self._next_round(request)  # noise
+            trace = self._draw(round)  # path, draw, verify
+            begin = Mark.now()
+            selection = self.selector.select(trace.candidates, request.delay)  # select
+            self._finish(round, trace, selection, Mark.now().host - begin.host)  # emit
         return request.restore(selection.chunk)  # chunk
 
     def run_single(self, single: Callable[[], Any], chunk: Callable[[Any], Tensor] = lambda value: value) -> Any:
@@ -150,22 +151,26 @@ class Engine:
             single: the policy's own method with its arguments.
             chunk: takes the chunks (B, T, D) out of what it returns.
         """
-        if not self.listeners or self._is_rehearsal:
+        if not self.listeners and torch.compiler.is_compiling():  # nothing to time, and no reason to break the graph
             return single()
-        self.timer.begin()
-        value = single()
-        try:
-            candidates = chunk(value).detach().unsqueeze(1)
-            times = self.timer.end(candidates.device, self.wait(candidates.device), 0.0)
-            selection = self.selector.select(candidates)
-        except (
-            Exception
-        ) as error:  # padding that nobody explained, a chunk that is not finite: the policy's own affair here
-            log.debug("KeyStone: a round with K = 1 is not reported: %s", error)
-            return value
-        with self.lock:
-            number, self.rounds = self.rounds, self.rounds + 1
-        self.listeners.emit(RoundEvent(number, (), candidates, selection, "own", 1, times))
+        listeners = self._rehearsing.listeners if self._is_rehearsal else self.listeners
+        with self.timer.round():
+            if not listeners:
+                return single()
+            self.timer.begin()
+            value = single()
+            try:
+                candidates = chunk(value).detach().unsqueeze(1)
+                sampled = self.wait(candidates.device)
+                selection = self.selector.select(candidates)
+                times = self.timer.end(candidates.device, sampled, Mark.now().host - sampled.host)
+            except Exception as error:  # a chunk that is not finite, say: with K = 1 that is the policy's own affair
+                log.debug("KeyStone: a round with K = 1 is not reported: %s", error)
+                return value
+            with self.lock:
+                number = self.rounds
+                self.rounds += not self._is_rehearsal
+            listeners.emit(RoundEvent(number, (), candidates, selection, "own", 1, times))
         return value
 
     # ---- noise
@@ -308,11 +313,12 @@ class Engine:
     def _finish(self, round: SeededRequest, trace: DrawTrace, selection: Selection, seconds: float) -> None:
         times = self.timer.end(trace.candidates.device, trace.sampled, seconds)
         self.path = trace.path
-        if self._is_rehearsal:
-            return
-        self.selector.remember(selection)
         k = trace.candidates.shape[1]
         event = RoundEvent(round.number, round.seeds, trace.candidates, selection, trace.path, k, times)
+        if self._is_rehearsal:
+            self._rehearsing.listeners.emit(event)
+            return
+        self.selector.remember(selection)
         with self.lock:
             self.last = selection
             self.counters.add(event)
@@ -329,8 +335,9 @@ class Engine:
         mark = Mark.now()
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
-            return Mark(Mark.now().host, mark.event)
-        return mark
+        elif device.type != "cpu":
+            getattr(getattr(torch, device.type, None), "synchronize", lambda: None)()
+        return Mark(Mark.now().host, mark.event)
 
     def set_k(self, k: int) -> None:
         """From the next round on; ends ``k="auto"``."""
@@ -353,28 +360,24 @@ class Engine:
             )
             raise KeyError(f"round {number} cannot be replayed; {have}")
         round, path, drawn = self.kept[number]
-        return round.draw(path, k or drawn)[0]
-
-    def replay_single(self, number: int) -> Any:
-        """The policy's own code in a kept round, with noise of its own; the global generator stays as it is."""
-        round, _, _ = self.kept[number]
-        spec = round.request.noise
-        with preserve_rng("cpu" if spec is None else spec.device):
-            return round.request.single()
+        with self.timer.round():
+            return round.draw(path, k or drawn)[0]
 
     @contextlib.contextmanager
-    def rehearsal(self) -> Iterator[None]:
-        """Rounds within this block and thread are neither counted nor reported nor remembered: nobody executes them."""
-        before = self._is_rehearsal
-        self._rehearsing.active = True
+    def rehearsal(self, *listeners: Listener) -> Iterator[None]:
+        """Rounds within this block and thread are not executed by anybody: neither counted nor remembered, and reported to
+        these listeners alone.
+        """
+        before = getattr(self._rehearsing, "listeners", None)
+        self._rehearsing.listeners = Listeners(listeners)
         try:
             yield
         finally:
-            self._rehearsing.active = before
+            self._rehearsing.listeners = before
 
     @property
     def _is_rehearsal(self) -> bool:
-        return getattr(self._rehearsing, "active", False)
+        return getattr(self._rehearsing, "listeners", None) is not None
 
     def compiled_step(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """A denoising step as an override should call it: compiled, where that was asked for, nothing is on the network that

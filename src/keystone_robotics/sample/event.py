@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -70,8 +71,10 @@ class Listeners:
     def __bool__(self) -> bool:
         return bool(self._listeners)
 
-    def __deepcopy__(self, memo: object) -> Listeners:
-        return Listeners(tuple(listener for _, listener in self._listeners))  # a copied policy reports to the same ones
+    def __deepcopy__(self, memo: dict[int, Any]) -> Listeners:
+        # A copied policy reports to the same listeners, but for those that belong to one policy and say how they are copied.
+        own = (copy.deepcopy(one, memo) if hasattr(type(one), "__deepcopy__") else one for _, one in self._listeners)
+        return Listeners(tuple(own))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Add a listener; returns the function that removes this one."""
@@ -82,6 +85,11 @@ class Listeners:
             self._listeners.append(entry)
 
         return lambda: self._remove(entry)
+
+    def remove(self, listener: Listener) -> None:
+        """End all subscriptions of a listener."""
+        with self._lock:
+            self._listeners = [entry for entry in self._listeners if entry[1] is not listener]
 
     def _remove(self, entry: tuple[object, Listener]) -> None:
         with self._lock:

@@ -22,15 +22,16 @@ class Mark(NamedTuple):
 
     @classmethod
     def now(cls) -> Mark:
-        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        # Within a CUDA graph that is being captured, an event would become a part of the graph.
+        if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
             return cls(time.perf_counter(), None)
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return cls(time.perf_counter(), event)
 
     def until(self, later: Mark, device: torch.device) -> float:
-        """Seconds from here to a later moment, on the time line of the device."""
-        if device.type == "cuda" and self.event is not None and later.event is not None:
+        """Seconds from here to a later moment: on the time line of the device, where both were marked on it."""
+        if device.type == "cuda" and all(one is not None and one.device == device for one in (self.event, later.event)):
             later.event.synchronize()  # has passed: the candidates were waited for
             return 1e-3 * float(self.event.elapsed_time(later.event))
         return later.host - self.host
@@ -49,6 +50,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.depth = 0
+        self.in_round = False
         # Encoders also run outside of rounds (training), and nobody collects those calls.
         self.calls: deque[EncoderCall] = deque(maxlen=64)
         self.counts: list[dict[str, int]] = []
@@ -95,6 +97,18 @@ class RoundTimer:
             # By identity: two counters may be equal.
             self._thread.counts = [one for one in self._thread.counts if one is not counts]
 
+    @contextlib.contextmanager
+    def round(self) -> Iterator[None]:
+        """A round, which may fail: what was noted for it is dropped in the end, and not taken for the next one's."""
+        state = self._thread
+        outermost, state.in_round = not state.in_round, True
+        try:
+            yield
+        finally:
+            if outermost:
+                state.calls.clear()
+                state.begin, state.first_step, state.in_round = None, None, False
+
     def begin(self) -> None:
         """Sampling begins, perhaps once more: only the last attempt of a round counts."""
         state = self._thread
@@ -103,18 +117,17 @@ class RoundTimer:
         state.begin, state.first_step = Mark.now(), None
 
     def end(self, device: torch.device, sampled: Mark, select: float) -> RoundTimes:
-        """The round is over: candidates were there at ``sampled``, and selecting took so many seconds."""
+        """Times of the round so far: candidates were there at ``sampled``, and selecting took ``select`` seconds."""
         state = self._thread
         begin = state.begin or sampled
         before = [call for call in state.calls if call.end.host <= begin.host]
         encode = sum(call.begin.until(call.end, device) for call in before)
         mixed = False
-        if state.first_step is not None:
+        # A step after that is one of the self-check's.
+        if state.first_step is not None and state.first_step.host <= sampled.host:
             inside = begin.until(state.first_step, device)
         else:
             within = [call for call in state.calls if begin.host < call.end.host <= sampled.host]
             inside, mixed = sum(call.begin.until(call.end, device) for call in within), bool(within)
-        state.calls.clear()
-        state.begin = state.first_step = None
         # Below zero where the self-check drew once more on another path.
         return RoundTimes(encode + inside, max(0.0, begin.until(sampled, device) - inside), select, inside, mixed)
