@@ -13,7 +13,7 @@ from torch import Tensor
 
 import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.sample import session
+from keystone_robotics.sample import engine
 from keystone_robotics.sample.kit import attention
 from tiny import POLICIES
 from tiny.efficient import as_on_cuda
@@ -134,7 +134,7 @@ def test_guidance_without_delay_is_checked_too(name: str, monkeypatch: pytest.Mo
     policy.config.rtc_config = config  # GR00T's has no such field, but reads it where a rollout has set it
     previous = torch.randn(7, 6, generator=torch.Generator().manual_seed(1))
     check = Mock(side_effect=session.verify)
-    monkeypatch.setattr(session, "verify", check)
+    monkeypatch.setattr(engine, "verify", check)
     handle = keystone.attach(policy, k=3)
     for leftover, checks in ((None, 1), (previous, 2), (previous, 2), (None, 2)):
         policy.predict_action_chunk(dict(POLICIES[name].batch(1)), inference_delay=0, prev_chunk_left_over=leftover)
