@@ -23,6 +23,7 @@ from keystone_robotics.select import (
     select,
     select_on_device,
 )
+from keystone_robotics.spec import Spec
 
 try:
     __version__ = version("keystone-robotics")
@@ -41,6 +42,7 @@ __all__ = [
     "Profile",
     "Round",
     "Selection",
+    "Spec",
     "__version__",
     "attach",
     "attached",

@@ -27,9 +27,8 @@ class KeystoneServer:
         Args:
             keystone: options, see docs/vla-eval.md; None leaves the server as it is.
         """
-        options = (
-            None if keystone is None else ServeOptions.parse(keystone)
-        )  # wrong ones are told before weights are loaded
+        # wrong options are reported before weights are loaded
+        options = None if keystone is None else ServeOptions.parse(keystone)
         super().__init__(*args, **kwargs)
         if options is not None:
             self._keystone_serving = Serving(options)

@@ -18,7 +18,6 @@ from keystone_robotics.handle import Chosen, Handle
 from keystone_robotics.integrations.round_log import RoundLog, summary
 from keystone_robotics.integrations.vla_eval.find import NoPolicy, attach_to_server, holds_a_model
 from keystone_robotics.integrations.vla_eval.options import ServeOptions
-from keystone_robotics.options import DEFAULT_K
 from keystone_robotics.sample.noise import mix
 from keystone_robotics.select.rules.checks import whole
 
@@ -54,12 +53,12 @@ class Serving:
         """Candidates per round; "auto" if that is still to be found."""
         if self.handle is not None:
             return self.handle.k
-        return DEFAULT_K if self.options.settings.k is None else self.options.settings.k
+        return self.options.spec.k
 
     @k.setter
     def k(self, value: int) -> None:
         whole("k", value)
-        self.options = replace(self.options, settings=replace(self.options.settings, k=value))
+        self.options = replace(self.options, spec=replace(self.options.spec, k=value))
         if self.handle is not None:
             self.handle.k = value
 
@@ -129,7 +128,7 @@ class Serving:
 
     def _seeded(self, contexts: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
         """With a seed, the noise of a row follows from it, the episode and the step: not from who else asks, nor from when."""
-        seed = self.options.settings.seed
+        seed = self.options.spec.seed
         if seed is None or self.handle is None:
             return contextlib.nullcontext()
         seeds = [
