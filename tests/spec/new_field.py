@@ -4,10 +4,13 @@ The one line is put into the source of spec.py before anything imports it, as a 
 """
 
 import contextlib
+import dataclasses
 import importlib.machinery
+import importlib.util
 import io
 import json
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -59,15 +62,18 @@ def main():
     from keystone_robotics.integrations import openpi
     from keystone_robotics.integrations.vla_eval.options import ServeOptions
     from keystone_robotics.spec import spec_from
-    from lerobot_policy_keystone import KeystoneOptions, policy_server
 
+    # the file alone: the package imports every policy of LeRobot
+    options = runpy.run_path(importlib.util.find_spec("lerobot_policy_keystone").origin.replace("__init__", "options"))
+    KeystoneOptions = options["KeystoneOptions"]
+    Server = dataclasses.make_dataclass("Server", [("keystone", KeystoneOptions)])
     Spec = keystone.Spec
     os.environ["COLUMNS"] = "200"
     block = {"steps_of_field": 3}
-    config = parse(policy_server.KeystonePolicyServerConfig, args=["--keystone.steps_of_field=3"])
+    config = parse(Server, args=["--keystone.steps_of_field=3"])
     written = io.StringIO()
     with contextlib.redirect_stdout(written), contextlib.suppress(SystemExit):
-        parse(policy_server.KeystonePolicyServerConfig, args=["--help"])
+        parse(Server, args=["--help"])
     commands = [("check",), ("profile",), ("vla-eval", "serve")]
     helps = {" ".join(one): help_of(cli.main, *one) for one in commands} | {"openpi": help_of(openpi.main)}
     return {
