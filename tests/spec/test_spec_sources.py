@@ -1,6 +1,8 @@
 """Options from the environment, several sources at once, and what `attach` makes of them."""
 
 import logging
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch
 import keystone_robotics as keystone
 from keystone_robotics import ActionSpace, KeystoneError, Spec
 from keystone_robotics import spec as spec_module
-from keystone_robotics.spec import merge, options_from_environment, spec_from
+from keystone_robotics.spec import merge, options, options_from_environment, spec_from
 
 
 class Policy(torch.nn.Module):
@@ -93,7 +95,7 @@ def test_the_first_source_goes_over_the_others_and_parameters_stay_with_their_ru
 
 def test_attach_takes_a_spec_its_text_or_options_over_them():
     expected = Spec("kde", 4, 0.5, params={"bandwidth": 0.2})
-    for arguments, options in (
+    for arguments, given in (
         ((expected,), {}),
         (("kde:k=4,temperature=0.5,bandwidth=0.2",), {}),
         ((), {"rule": "kde", "k": 4, "temperature": 0.5, "bandwidth": 0.2}),
@@ -101,7 +103,7 @@ def test_attach_takes_a_spec_its_text_or_options_over_them():
         ((Spec("medoid", 4),), {"rule": "kde", "temperature": 0.5, "bandwidth": 0.2}),
     ):
         policy = Policy()
-        handle = keystone.attach(policy, *arguments, site="act", **options)
+        handle = keystone.attach(policy, *arguments, site="act", **given)
         assert (handle.k, handle.rule, handle.session.temperature) == (4, expected.bind(), 0.5)
         assert policy.act().shape == (1, 8, 2)
     with pytest.raises(TypeError, match=r"16: expected a keystone\.Spec or its text"):
@@ -117,3 +119,9 @@ def test_window_and_gripper_complete_the_space():
     assert handle.space == ActionSpace(dims=7, rotation={"axis-angle": 3}, steps=slice(None), gripper={6: 0.0})
     assert Spec().action_space() is None
     assert Spec(space=space).action_space() == space
+
+
+def test_the_page_lists_every_option():
+    page = (Path(__file__).parents[2] / "docs" / "spec.md").read_text()
+    rows = page.partition("| option | meaning | default |")[2].partition("\n\n")[0].splitlines()
+    assert {name for row in rows[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])} == set(options())
