@@ -235,16 +235,15 @@ def _named_rule(rule: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]
 
 def _check_params(rule: Any, params: dict[str, Any]) -> dict[str, Any]:
     """Of a rule with a name: numbers and names, in one spelling, so that equal specifications have equal texts."""
+    if not isinstance(rule, str):
+        bind(rule, params)
+        return params
     params = {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
-    if isinstance(rule, str):
-        for name, value in params.items():
-            if not _is_plain(value):
-                raise ValueError(f"{name}={value!r}: expected a number or a name")
-    bound = bind(rule, params)
-    if isinstance(rule, str):
-        numbers = {one.name for one in fields(bound) if isinstance(one.default, float)}
-        params = {name: float(value) if name in numbers else value for name, value in params.items()}
-    return params
+    for name, value in params.items():
+        if not _is_plain(value):
+            raise ValueError(f"{name}={value!r}: expected a number or a name")
+    numbers = {one.name for one in fields(bind(rule, params)) if isinstance(one.default, float)}
+    return {name: float(value) if name in numbers else value for name, value in params.items()}
 
 
 # ---- options from several sources
@@ -259,7 +258,7 @@ def rule_parameters() -> dict[str, list[type[Rule]]]:
     found: dict[str, list[type[Rule]]] = {}
     for rule in RULES.values():
         for one in fields(rule):
-            if one.type != "Any":
+            if one.type not in ("Any", Any):
                 found.setdefault(one.name, []).append(rule)
     return found
 
@@ -274,13 +273,9 @@ def options() -> dict[str, Option]:
     found |= {one.name: one.metadata["option"] for one in fields(Spec) if "option" in one.metadata}
     found["params"] = Option("parameters of the rule, tau=0.5,clusters=3 or JSON", _check_mapping, read_params)
     for name, rules in rule_parameters().items():
-        read = (
-            read_flag
-            if isinstance(next(one.default for one in fields(rules[0]) if one.name == name), bool)
-            else read_value
-        )
         help = f"{', '.join(rule.name for rule in rules)}: {_documented(name, rules)}"
-        found[name] = Option(help, _check_parameter(rules), read)
+        is_flag = isinstance(getattr(rules[0], name, None), bool)
+        found[name] = Option(help, _check_parameter(rules), read_flag if is_flag else read_value)
     return found
 
 
@@ -296,9 +291,10 @@ def _check_text(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r}: expected text such as core-mean:k=16")
     try:
-        return Spec.parse(value) and value
+        Spec.parse(value)
     except KeystoneError as error:
-        raise ValueError(f"{name}={value!r}: {str(error).partition(': ')[2]}") from None
+        raise ValueError(f"{name}={value!r}: {str(error).removeprefix(f'spec {value!r}: ')}") from None
+    return value
 
 
 def _check_mapping(name: str, value: Any) -> Any:
@@ -312,8 +308,10 @@ def _check_parameter(rules: list[type[Rule]]) -> Check:
         *others, last = rules
         for rule in others:
             with contextlib.suppress(TypeError, ValueError):
-                return rule(**{name: value}) and value
-        return last(**{name: value}) and value
+                rule(**{name: value})
+                return value
+        last(**{name: value})
+        return value
 
     return check
 

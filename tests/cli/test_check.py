@@ -55,7 +55,7 @@ def test_what_is_not_a_checkpoint_gets_a_clear_error(tmp_path):
 def test_the_command_of_this_python(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["keystone", "check", "nowhere/at/all"])
     with pytest.raises(SystemExit) as end:
-        runpy.run_module("keystone", run_name="__main__")
+        runpy.run_module("keystone_robotics", run_name="__main__")
     assert end.value.code == 2
     assert "nowhere/at/all" in capsys.readouterr().err
 
