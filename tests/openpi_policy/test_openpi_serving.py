@@ -20,11 +20,16 @@ from keystone_robotics.integrations.openpi import KeystonePolicy, main, wrap_pol
 from keystone_robotics.integrations.openpi_warm_up import made_up_inputs, warm_up
 
 
-@pytest.fixture(params=[TorchModel, JaxModel])
+@pytest.fixture
 def policy(request):
-    return wrap_policy(Policy(request.param()), k=8, execute=3)
+    """An attached policy; of PyTorch, unless a test asks for both frameworks."""
+    return wrap_policy(Policy(getattr(request, "param", TorchModel)()), k=8, execute=3)
 
 
+both_frameworks = pytest.mark.parametrize("policy", [TorchModel, JaxModel], indirect=True)
+
+
+@both_frameworks
 def test_stock_client_gets_a_chosen_chunk_and_plain_diagnostics(policy):
     rounds = []
     policy._after = rounds.append
@@ -43,6 +48,7 @@ def test_stock_client_gets_a_chosen_chunk_and_plain_diagnostics(policy):
     assert json.loads(json.dumps(reply["keystone"])) == reply["keystone"]  # nothing but Python's own numbers
 
 
+@both_frameworks
 def test_a_request_may_bring_its_seed_which_the_policy_does_not_see(policy):
     with serving(policy) as port:
         client = WebsocketClientPolicy("127.0.0.1", port)
@@ -129,6 +135,7 @@ def test_reset_reaches_the_policy(monkeypatch):
 # ---- before the first request
 
 
+@both_frameworks
 def test_a_warm_up_leaves_nothing_behind_but_what_it_is_for(policy, caplog):
     inner, rounds = policy._policy, []
     policy._after = rounds.append
@@ -145,8 +152,7 @@ def test_a_warm_up_leaves_nothing_behind_but_what_it_is_for(policy, caplog):
     assert caplog.text.count("self-check passed") == 1
 
 
-@pytest.mark.parametrize("model", [TorchModel, JaxModel])
-@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize(("model", "k"), [(TorchModel, 1), (JaxModel, 4)])
 def test_replies_are_the_same_with_and_without_a_warm_up(model, k):
     replies = []
     for warm in (True, False):
