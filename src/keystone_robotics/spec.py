@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keystone_robotics.errors import KeystoneError, nearest_name
-from keystone_robotics.options import (
+from keystone_robotics.option_values import (
     WINDOWS,
     Check,
     Option,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from keystone_robotics.options import Option
+from keystone_robotics.option_values import Option
 from keystone_robotics.spec import options, read_options
 
 

@@ -83,7 +83,9 @@ def draw_figure1(out: Path, executor: Executor, console: Console, quick: bool) -
     return paths
 
 
-def branch_all(settings: EvaluationConfig, folder: Path, console: Console) -> Iterator[tuple[Branched, RoundRecord, Branches]]:
+def branch_all(
+    settings: EvaluationConfig, folder: Path, console: Console
+) -> Iterator[tuple[Branched, RoundRecord, Branches]]:
     """Some rounds of every episode of a run, each candidate executed to the end; an episode that an error ended has none."""
     arm = settings.arms[0]
     with Store(folder) as store:
