@@ -35,9 +35,6 @@ class WithField(importlib.machinery.PathFinder):
         return found
 
 
-sys.meta_path.insert(0, WithField)
-
-
 def help_of(main, *arguments):
     """What a command prints for --help."""
     written = io.StringIO()
@@ -91,4 +88,5 @@ def main():
 
 
 if __name__ == "__main__":
+    sys.meta_path.insert(0, WithField)
     sys.stderr.write(json.dumps(main()))
