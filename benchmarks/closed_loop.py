@@ -17,9 +17,9 @@ import torch
 from rich.console import Console
 
 from benchmarks.harness import describe_machine, write_json
+from keystone_robotics.evaluate.config import config_from
 from keystone_robotics.evaluate.executors import make_executor
 from keystone_robotics.evaluate.run import evaluate
-from keystone_robotics.evaluate.settings import settings_from
 from keystone_robotics.policies.load import trained_on
 
 POLICY, ENV = "metaworld-mixed", "metaworld"
@@ -40,7 +40,7 @@ def throughput(work: Path, quick: bool, console: Console) -> list[dict[str, Any]
         for arm in ("keystone:k=16",) if quick else ("first", "keystone:k=16"):
             folder = work / f"throughput-{workers}"
             shutil.rmtree(folder, ignore_errors=True)
-            settings = settings_from(
+            settings = config_from(
                 {"policy": POLICY, "env": ENV, "tasks": trained_on(POLICY), "arms": [arm], "episodes": 1 if quick else 20,
                  "shard": 20}
             )  # fmt: skip

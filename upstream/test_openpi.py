@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import keystone_robotics as keystone
-from keystone_robotics.integrations.openpi import choosing
+from keystone_robotics.integrations.openpi import wrap_policy
 from keystone_robotics.sample.noise import initial_noise
 
 K = 4
@@ -68,7 +68,7 @@ def test_stock_server_and_client(openpi):
     from openpi_client.action_chunk_broker import ActionChunkBroker
     from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
-    policy = choosing(tiny.libero_policy(tiny.jax_model(pi05=True)), k=K, execute=5)
+    policy = wrap_policy(tiny.libero_policy(tiny.jax_model(pi05=True)), k=K, execute=5)
     assert policy.warm_up()  # compiles, which may take longer than a websocket waits for a sign of life
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -105,7 +105,7 @@ def test_stock_server_and_client(openpi):
 def test_a_warm_up_compiles_all_that_a_request_needs_in_jax(k, caplog):
     import jax
 
-    policy = choosing(tiny.libero_policy(tiny.jax_model(pi05=True)), k=k)
+    policy = wrap_policy(tiny.libero_policy(tiny.jax_model(pi05=True)), k=k)
     counts = []
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for ask in (policy.warm_up, lambda: policy.infer(tiny.observation())):
@@ -166,7 +166,7 @@ def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
     keystone.detach(policy)
     torch._dynamo.reset()
     graphs.clear()
-    policy = choosing(policy, k=K)
+    policy = wrap_policy(policy, k=K)
     assert policy.warm_up()
     compiled = len(graphs)
     policy.infer(tiny.observation())
@@ -178,7 +178,7 @@ def test_the_fast_step_compiles_and_is_compiled_before_the_first_request(record)
     from torch._dynamo.utils import counters
 
     torch._dynamo.reset()
-    policy = choosing(tiny.libero_policy(tiny.torch_model(pi05=True), is_pytorch=True), k=K, seed=0, compile=True)
+    policy = wrap_policy(tiny.libero_policy(tiny.torch_model(pi05=True), is_pytorch=True), k=K, seed=0, compile=True)
     assert policy.warm_up()
     compiled = counters["stats"]["unique_graphs"]
     for prompt in ("pick it", "go"):

@@ -22,6 +22,7 @@ from keystone_robotics.select import (
     Selection,
     select,
 )
+from keystone_robotics.spec import Spec
 
 try:
     __version__ = version("keystone-robotics")
@@ -39,6 +40,7 @@ __all__ = [
     "RoundEvent",
     "RuleResult",
     "Selection",
+    "Spec",
     "__version__",
     "attach",
     "attached",

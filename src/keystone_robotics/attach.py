@@ -1,4 +1,4 @@
-"""`keystone.attach`: a policy that is still the same policy, now choosing among K candidates."""
+"""`keystone.attach`: a policy that is still the same policy, now selecting among K candidates."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from keystone_robotics.sample.override import Hook, SamplerOverride, find_engine
 from keystone_robotics.sample.paths import Paths
 from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.site import SiteAdapter
-from keystone_robotics.select import ActionSpace
-from keystone_robotics.select.engine import check_seed, warm_up
-from keystone_robotics.select.metrics import check_metric
-from keystone_robotics.select.rules import bind
-from keystone_robotics.select.rules.checks import number, whole
+from keystone_robotics.select.engine import warm_up
+from keystone_robotics.select.rules.checks import whole
+from keystone_robotics.spec import Spec
 
 log = logging.getLogger("keystone")
 
@@ -41,21 +39,13 @@ def _reset(policy: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 def attach(
     policy: Any,
-    k: int | Literal["auto"] = 16,
-    rule: Any = "keystone",
-    temperature: float = 1.0,
-    seed: int | None = None,
+    spec: Spec | str | None = None,
     *,
-    space: ActionSpace | None = None,
-    execute: int | None = None,
-    metric: str = "l2",
     site: str | None = None,
     keep: int = 0,
     check: bool | Literal["all"] = True,
-    fast: bool = True,
-    compile: bool = False,
     profiles: str | os.PathLike[str] | None = None,
-    **params: Any,
+    **options: Any,
 ) -> Handle:
     """Let a policy draw K chunks a round and execute one of them. In place; everything else about it stays as it was.
 
@@ -65,27 +55,29 @@ def attach(
 
     Args:
         policy: a policy, or an object that holds one (a server, a wrapper) or that it holds (its model, its action head).
-        k: candidates per round; "auto" takes the largest that costs almost nothing, from a profile of this policy on this
-            device that `keystone.profile` stored, or else from one that the second round makes (see docs/profile.md).
-        rule: a name in `keystone.RULES` or a function, see `keystone.select`.
-        temperature: factor on the initial noise; below 1 the candidates lie closer together.
-        seed: makes the noise of all rounds reproducible; None draws from torch's global generator. For a single call:
-            ``with handle.seeded(123): policy.select_action(batch)``.
-        space: what counts in distances. Where it names no ``dims`` or no ``steps``, the real dimensions and the executed steps
-            count, as the policy tells; ``steps=slice(None)`` counts all. Required where chunks are padded and the policy
-            cannot tell (GR00T's action head, X-VLA).
-        execute: steps of a chunk that are executed before the next round, if not as many as the policy's configuration says;
-            only they count in distances, unless ``space`` names others, and rules that look back look past them.
-        metric: "l2", "l1" or "cosine".
+        spec: how candidates are drawn and one is selected: a `keystone.Spec`, its text (``"core-mean:k=16"``), or None for
+            the defaults.
         site: for a policy without an adapter: the method (``"sample"``, ``"model.sample"``) that draws the noise and returns
             chunks (B, T, D); it is vectorised with ``torch.vmap``, and has one seed per round, not one per row.
         keep: how many of the last rounds `Handle.replay` can draw again (keeps their inputs in memory).
         check: make the self-check in the first round; "all" compares every candidate, not only three.
-        fast: draw candidates on the adapter's fast path, if it has one and the self-check finds it exact (so with
-            ``check=False`` it is not used); `Handle.path` tells which path is at work. See docs/fast.md.
-        compile: compile the denoising step with ``torch.compile``; the first rounds take a minute or so.
         profiles: for "auto": the folder of stored profiles; default ``KEYSTONE_PROFILES``, or one in the user's cache.
-        **params: of the rule.
+        **options: fields of `keystone.Spec` and parameters of the rule, which go over ``spec``. Among them:
+            k (default 16): candidates per round; "auto" takes the largest that costs almost nothing, from a profile of this
+            policy on this device that `keystone.profile` stored, else from one that the second round makes (docs/profile.md).
+            rule (default "keystone"): a name in `keystone.RULES` or a function, see `keystone.select`.
+            temperature (default 1): factor on the initial noise; below 1 the candidates lie closer together.
+            seed: makes the noise of all rounds reproducible; None draws from torch's global generator. For a single call:
+            ``with handle.seeded(123): policy.select_action(batch)``.
+            space: what counts in distances. Where it names no ``dims`` or no ``steps``, the real dimensions and the executed
+            steps count, as the policy tells; ``window="chunk"`` counts all. Required where chunks are padded and the policy
+            cannot tell (GR00T's action head, X-VLA).
+            execute: steps of a chunk that are executed before the next round, if not as many as the policy's configuration
+            says; only they count in distances, unless ``space`` names others, and rules that look back look past them.
+            metric (default "l2"): "l2", "l1" or "cosine".
+            fast (default True): draw on the adapter's fast path, if it has one and the self-check finds it exact (so with
+            ``check=False`` it is not used); `Handle.path` tells which path is at work. See docs/fast.md.
+            compile (default False): compile the denoising step with ``torch.compile``; the first rounds take a minute or so.
 
     Raises:
         KeystoneError: if the policy cannot be attached to; the message says why.
@@ -102,30 +94,15 @@ def attach(
     >>> type(policy).__name__
     'Policy'
     """
-    automatic = isinstance(k, str) and k == "auto"
-    if isinstance(k, str) and not automatic:
-        raise ValueError(f'k={k!r}: expected a whole number, or "auto"')
-    candidates: Any = UNTIL_TUNED if automatic else k
-    whole("k", candidates)
+    spec = Spec.of(spec, **options)
+    automatic = spec.k == "auto"
+    candidates: Any = UNTIL_TUNED if automatic else spec.k
     whole("keep", keep, least=0)
-    number("temperature", temperature)
-    if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature={temperature!r}: expected a finite number, 0 or more")
-    if seed is not None:
-        seed = check_seed(seed)
-    if execute is not None:
-        whole("execute", execute)
     if check not in (True, False, "all"):
         raise ValueError(f"check={check!r}: expected True, False or 'all'")
-    for name, flag in (("fast", fast), ("compile", compile)):
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name}={flag!r}: expected True or False")
-    if space is not None and not isinstance(space, ActionSpace):
-        raise TypeError(f"space={space!r}: expected a keystone.ActionSpace")
     if site is not None and (not isinstance(site, str) or not site):
         raise TypeError(f"site={site!r}: expected the name of a method")
-    check_metric(metric)
-    bound = bind(rule, params)
+    bound = spec.bind()
     if find_engine(policy) is not None:
         raise KeystoneError(
             f"KeyStone is attached to this {type(policy).__name__} already: keystone.detach(policy) first"
@@ -137,22 +114,22 @@ def attach(
     for part, name in adapter.encoder_methods(owner):
         if not callable(getattr(part, name, None)):
             raise KeystoneError(f"adapter {adapter.name}: {type(part).__name__} has no method {name!r} to encode with")
-    if compile:
+    if spec.compile:
         check_compiler(adapter, owner)
     engine = Engine(
         adapter,
         owner,
-        Selector(adapter, adapter.config(owner), bound, metric, space, execute),
+        Selector(adapter, adapter.config(owner), bound, spec.metric, spec.action_space(), spec.execute),
         candidates,
         k_given=not automatic,
-        temperature=float(temperature),
-        seed=seed,
-        compile=compile,
+        temperature=spec.temperature,
+        seed=spec.seed,
+        compile=spec.compile,
         check=check,
         verified=not check,
         keep=keep,
         encoder_names=tuple(name for _, name in adapter.encoder_methods(owner)),
-        paths=Paths(fast=fast and bool(check)),
+        paths=Paths(fast=spec.fast and bool(check)),
         path="undecided" if check else "plain",
     )
     handle = Handle(engine)
@@ -172,10 +149,9 @@ def attach(
         AutoK(handle, profiles).subscribe()
     warm_up()
     path = "" if check else "; plain path, since without the self-check no other can prove to be exact"
-    shown = "auto" if automatic else k
     log.info(
         "KeyStone on: K=%s, rule %s, adapter %s, shared: %s%s",
-        shown, bound.name, adapter.name, adapter.shared_context, path,
+        spec.k, bound.name, adapter.name, adapter.shared_context, path,
     )  # fmt: skip
     return handle
 

@@ -103,7 +103,12 @@ def test_without_tasks_it_does_what_the_policy_was_trained_on(policy, tmp_path):
 
 
 def test_tasks_that_it_was_not_trained_on_if_asked_for(config, tmp_path):
-    assert eval_(config, "--tasks", "door-open-v3", "--any-task", "--episodes", "1", "--out", tmp_path / "run") == 0
+    assert (
+        eval_(
+            config, "--tasks", "door-open-v3", "--allow-untrained-tasks", "--episodes", "1", "--out", tmp_path / "run"
+        )
+        == 0
+    )
     assert {row.task for row in table(tmp_path / "run")} == {"door-open-v3"}
 
 

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 
-from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.config import Shard
 from keystone_robotics.evaluate.results import EpisodeResult, ShardResult
-from keystone_robotics.evaluate.settings import Shard
 from keystone_robotics.evaluate.store import Store
+from keystone_robotics.spec import Spec
 
 
 def write_run(folder, arms, hashes="state", errors=(), **identity):
@@ -25,7 +25,7 @@ def write_run(folder, arms, hashes="state", errors=(), **identity):
         for arm, outcomes in arms.items():
             for task, states in enumerate(np.asarray(outcomes)):
                 for repeat, successes in enumerate(states.T):
-                    shard = Shard(Arm.parse(arm), f"task {task}", repeat, 0, len(successes))
+                    shard = Shard(Spec.parse(arm), f"task {task}", repeat, 0, len(successes))
                     store.add(ShardResult(shard, tuple(_episodes(arm, task, repeat, successes, hashes, errors)), 1.0))
     (folder / "settings.json").write_text(json.dumps({"arms": list(arms)}))
     return folder

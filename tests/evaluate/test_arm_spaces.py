@@ -5,14 +5,13 @@ import pytest
 import torch
 
 import keystone_robotics as keystone
-from keystone_robotics.evaluate.arms import Arm
 from keystone_robotics.policies import load_agent
 from toy import save_random_flow
 
 
 def selection_of(folder, arm):
     policy = load_agent(str(save_random_flow(folder, action_dim=3))).policy
-    handle = Arm.parse(arm).attach(policy, check=False)
+    handle = keystone.attach(policy, arm, check=False)
     chosen = []
     handle.subscribe(chosen.append)
     with handle.seeded(3):

@@ -8,8 +8,8 @@ import pytest
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.branch import Brancher
+from keystone_robotics.evaluate.config import config_from
 from keystone_robotics.evaluate.run import evaluate
-from keystone_robotics.evaluate.settings import settings_from
 from keystone_robotics.evaluate.store import Store
 
 ARMS = ["first", "keystone:k=4,temperature=0.8,execute=6"]
@@ -17,7 +17,7 @@ ARMS = ["first", "keystone:k=4,temperature=0.8,execute=6"]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    settings = settings_from(
+    settings = config_from(
         {"policy": "metaworld-mixed", "env": "metaworld", "tasks": ["push-v3"], "arms": ARMS, "episodes": 2,
          "max_steps": 40, "keep_rounds": True}
     )  # fmt: skip

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from keystone_robotics.evaluate.config import config_from
 from keystone_robotics.evaluate.run import evaluate
-from keystone_robotics.evaluate.settings import settings_from
 from keystone_robotics.evaluate.store import Store
 from toy import table
 
@@ -20,7 +20,7 @@ def settings(metaworld_policy):
             "policy": str(metaworld_policy), "env": "metaworld", "tasks": list(TASKS), "episodes": EPISODES,
             "repeats": REPEATS, "arms": ARMS, "shard": 2, "max_steps": 6, "keep_rounds": True,
         }  # fmt: skip
-        return settings_from({**base, **given})
+        return config_from({**base, **given})
 
     return make
 

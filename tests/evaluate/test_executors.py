@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.config import config_from
 from keystone_robotics.evaluate.executors import in_process
 from keystone_robotics.evaluate.executors.processes import Processes
 from keystone_robotics.evaluate.run import evaluate
-from keystone_robotics.evaluate.settings import settings_from
 from toy import numbers, table
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -26,7 +26,7 @@ def workers():
 
 
 def test_two_processes_give_the_same_rows(metaworld_policy, tmp_path):
-    settings = settings_from(
+    settings = config_from(
         {
             "policy": str(metaworld_policy), "env": "metaworld", "tasks": ["reach-v3"], "episodes": 4, "shard": 2,
             "max_steps": 8, "arms": ["first", "keystone:k=8", "coherent:k=8"], "repeats": 2,

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from keystone_robotics.evaluate.config import config_from, read_yaml
 from keystone_robotics.evaluate.run import evaluate
-from keystone_robotics.evaluate.settings import read_yaml, settings_from
 from keystone_robotics.evaluate.store import FILE
 from toy import table
 
@@ -37,7 +37,7 @@ def config(metaworld_policy, tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    evaluate(settings_from(read_yaml(config)), folder)
+    evaluate(config_from(read_yaml(config)), folder)
     return folder
 
 

@@ -12,20 +12,20 @@ import torch
 import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate import worker as worker_module
-from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.config import Shard
 from keystone_robotics.evaluate.rollout import Episode, fingerprint, roll_out
 from keystone_robotics.evaluate.run import evaluate
-from keystone_robotics.evaluate.settings import Shard
 from keystone_robotics.evaluate.store import Store
 from keystone_robotics.evaluate.worker import Worker, checked_worker
 from keystone_robotics.policies import load_agent
+from keystone_robotics.spec import Spec
 from keystone_study.policies.flow import FlowPolicy
 from keystone_study.policies.flow_agent import FlowAgent
 from toy import PointEnv, save_random_flow, table
 
 
 def run_arm(settings, arm, count=4):
-    return Worker(settings).run(Shard(Arm.parse(arm), settings.tasks[0], 0, 0, count)).episodes
+    return Worker(settings).run(Shard(Spec.parse(arm), settings.tasks[0], 0, 0, count)).episodes
 
 
 def without_latency(episodes):
@@ -175,13 +175,12 @@ def test_execute_beyond_the_plan_is_refused(toy, tmp_path):
 
 def test_arms_are_checked_with_their_own_execute(toy, monkeypatch):
     seen = []
-    attach = Arm.attach
 
-    def watched(arm, policy, check):
+    def watched(policy, arm, check):
         seen.append(policy.config.n_action_steps)
-        return attach(arm, policy, check)
+        return keystone.attach(policy, arm, check=check)
 
-    monkeypatch.setattr(Arm, "attach", watched)
+    monkeypatch.setattr(worker_module, "attach", watched)
     checked_worker(toy(arms=["first:execute=2", "first", "first:execute=5"]))
     assert seen == [2, 3, 5]
 
@@ -259,7 +258,7 @@ def test_workers_get_the_whole_path_and_know_the_policy(toy, toy_policy, tmp_pat
     other = save_random_flow(tmp_path / "other", seed=5)  # the folder of the same name on another machine
     with pytest.raises(KeystoneError, match="is not the one that this evaluation was begun with: its files differ"):
         Worker(replace(sent[0], policy=str(other)))
-    evaluate(toy(policy="metaworld-mixed", any_task=True), tmp_path / "shipped", elsewhere)
+    evaluate(toy(policy="metaworld-mixed", allow_untrained_tasks=True), tmp_path / "shipped", elsewhere)
     assert sent[1].policy == "metaworld-mixed", "where the package is installed, they find it by its name"
 
 
@@ -277,7 +276,7 @@ def test_one_arm_leaves_nothing_to_the_next(toy):
     alone = run_arm(settings, "first")
     worker = Worker(settings)
     for text in ("coherent:k=4,execute=1", "keystone:k=4,temperature=0.1", "first"):
-        results = worker.run(Shard(Arm.parse(text), "reach", 0, 0, 4)).episodes
+        results = worker.run(Shard(Spec.parse(text), "reach", 0, 0, 4)).episodes
     assert without_latency(results) == without_latency(alone)
     assert keystone.attached(worker.agent.policy) is None
 
@@ -326,7 +325,7 @@ def test_a_remembering_rule_survives_a_batch_that_falls_apart(toy):
 
 def test_episodes_are_filmed_step_by_step(toy_policy):
     agent = load_agent(str(toy_policy))
-    handle = Arm.parse("keystone:k=4").attach(agent.policy, check=True)
+    handle = keystone.attach(agent.policy, "keystone:k=4")
     seen = []
     episodes = [Episode(n, PointEnv("reach", "."), n, lambda number, n=n: 100 * n + number) for n in range(2)]
     results = roll_out(agent, handle, episodes, "reach", 6, on_step=lambda episode: seen.append(episode.number))

@@ -17,14 +17,14 @@ import pytest
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate import executors
-from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.config import Shard
 from keystone_robotics.evaluate.results import EpisodeResult, RoundRecord, ShardResult
 from keystone_robotics.evaluate.run import evaluate, versions
-from keystone_robotics.evaluate.settings import Shard
 from keystone_robotics.evaluate.store import FILE, Store
+from keystone_robotics.spec import Spec
 from toy import numbers, table
 
-SHARD = Shard(Arm.parse("keystone:k=4"), "reach", 1, 4, 2)
+SHARD = Shard(Spec.parse("keystone:k=4"), "reach", 1, 4, 2)
 
 
 def a_round(number):

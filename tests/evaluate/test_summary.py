@@ -6,12 +6,12 @@ import re
 import pytest
 from rich.console import Console
 
-from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.progress import Watch
 from keystone_robotics.evaluate.results import EpisodeResult, ShardResult
-from keystone_robotics.evaluate.settings import Settings, Shard
 from keystone_robotics.evaluate.store import EpisodeRow
 from keystone_robotics.evaluate.summary import as_markdown, as_table, lines, summarise
+from keystone_robotics.spec import Spec
 
 ARMS = ["first", "keystone:k=16"]
 
@@ -120,14 +120,14 @@ def a_shard(arm, successes, first=0):
         EpisodeResult(first + number, "s", 0, 0, bool(success), 1, 1, None, None)
         for number, success in enumerate(successes)
     )
-    return ShardResult(Shard(Arm.parse(arm), "a", 0, first, len(episodes)), episodes, 1.0)
+    return ShardResult(Shard(Spec.parse(arm), "a", 0, first, len(episodes)), episodes, 1.0)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_counts_each_episode_once(terminal, monkeypatch):
     monkeypatch.setattr("keystone_robotics.evaluate.progress.INTERVAL", -1.0)
-    arms = tuple(map(Arm.parse, ("first", "keystone:k=16")))
-    settings = Settings("p", "e", ("a",), 4, shard=2, arms=arms)
+    arms = tuple(map(Spec.parse, ("first", "keystone:k=16")))
+    settings = EvaluationConfig("p", "e", ("a",), 4, shard=2, arms=arms)
     console = Console(force_terminal=terminal, file=io.StringIO(), width=100)
     with Watch(console, settings, rows("first", [1, 0, 1]) + rows("medoid:k=3", [1])) as watch:
         watch.add(a_shard("first", [1, 0], first=2), [False, True])

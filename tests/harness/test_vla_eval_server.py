@@ -1,6 +1,5 @@
 """Wrapped server classes: who is found, what is chosen for whom, what is told about it."""
 
-import dataclasses
 import json
 import runpy
 import sys
@@ -374,8 +373,8 @@ def test_a_server_that_never_loads_a_model_says_so_when_it_is_asked():
         ({"rule": "coherent"}, "looks back at the previous chunk"),
         ({"metric": "l3"}, "l3"),
         ({"space": {"dim": 7}}, "space has no 'dim': did you mean 'dims'"),
-        ({"space": 7}, "space=7: expected arguments of ActionSpace"),
-        ({"site": 3}, "site=3: expected a text"),
+        ({"space": 7}, "space=7: expected an ActionSpace, or its arguments"),
+        ({"site": 3}, "site=3: expected text"),
         ([16], "is no block of options"),
     ],
 )
@@ -386,11 +385,12 @@ def test_wrong_options_are_told_before_a_model_is_loaded(monkeypatch, block, mes
 
 
 def test_options_go_over_others():
-    below = ServeOptions.parse({"k": 4, "rule": "density", "neighbours": 3, "space": {"dims": 7}, "rounds": "a"})
-    assert ServeOptions.parse({"rule": "keystone", "tau": 0.5, "rounds": "b"}).over(below).block() == {
-        "k": 4, "rule": "keystone", "tau": 0.5, "space": {"dims": 7}, "rounds": "b",
+    below = {"k": 4, "rule": "density", "neighbours": 3, "space": {"dims": 7}, "rounds": "a", "site": "model.sample"}
+    options = ServeOptions.parse({"rule": "keystone", "tau": 0.5, "rounds": "b"}, below)
+    assert options.block() == {
+        "rule": "keystone", "k": 4, "tau": 0.5, "space": {"dims": 7}, "rounds": "b", "site": "model.sample",
     }  # fmt: skip
-    assert {one.name for one in dataclasses.fields(ServeOptions)} == {"settings", "site", "space", "rounds"}
+    assert ServeOptions.parse(options.block()) == options
 
 
 def test_what_is_no_server_class_is_refused():

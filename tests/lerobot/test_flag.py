@@ -18,14 +18,14 @@ from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 import keystone_robotics as keystone
 import lerobot_policy_keystone
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.integrations import Settings
+from keystone_robotics.spec import options
 from lerobot_policy_keystone import KeystoneConfig, KeystoneOptions, flag
 from tiny import POLICIES, build
 
 
 @pytest.fixture(autouse=True)
-def no_settings_from_outside(monkeypatch):
-    for name in ("K", "RULE", "TEMPERATURE", "SEED", "METRIC", "FAST", "COMPILE", "PARAMS", "LOG"):
+def no_options_from_outside(monkeypatch):
+    for name in ("LOG", *(name.upper() for name in options())):
         monkeypatch.delenv(f"KEYSTONE_{name}", raising=False)
 
 
@@ -50,12 +50,22 @@ def test_every_policy_type_has_the_field():
         assert has == (name != "keystone"), name
 
 
-def test_every_parameter_of_a_rule_is_an_option():
-    options = {field.name for field in dataclasses.fields(KeystoneOptions)}
+def test_every_option_and_every_parameter_of_a_rule_has_a_flag():
+    flags = {field.name for field in dataclasses.fields(KeystoneOptions)}
+    assert {one.name for one in dataclasses.fields(keystone.Spec)} | {"spec"} <= flags
     for rule in keystone.RULES.values():
         hints = typing.get_type_hints(rule)
         for parameter in dataclasses.fields(rule):
-            assert (parameter.name in options) == (hints[parameter.name] is not typing.Any), parameter.name
+            assert (parameter.name in flags) == (hints[parameter.name] is not typing.Any), parameter.name
+
+
+def test_what_attach_takes_can_be_said_in_flags(load):
+    space = '{"gripper": {"1": 0.5}}'
+    handle = keystone.attached(
+        load("--keystone.spec=kde:k=2,temperature=0.5", f"--keystone.space={space}", "--keystone.execute=3")
+    )
+    assert (handle.k, handle.engine.temperature, handle.execute) == (2, 0.5, 3)
+    assert handle.space == keystone.ActionSpace(gripper={1: 0.5})
 
 
 def test_without_the_flag_nothing_is_attached(load):
@@ -79,16 +89,16 @@ def test_k_is_sixteen_if_only_something_else_is_given(load):
 
 def test_k_may_be_found_by_itself(load, monkeypatch, tmp_path):
     monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
-    assert keystone.attached(load("--keystone.k=auto")).engine.tuner is not None
+    assert keystone.attached(load("--keystone.k=auto")).engine.k_given is False
     monkeypatch.setenv("KEYSTONE_K", "auto")
-    assert keystone.attached(load()).engine.tuner is not None
-    assert keystone.attached(load("--keystone.k=4")).engine.tuner is None
-    with pytest.raises(ValueError, match="k='many'"):
+    assert keystone.attached(load()).engine.k_given is False
+    assert keystone.attached(load("--keystone.k=4")).engine.k_given
+    with pytest.raises(KeystoneError, match=r"keystone\.k=many: expected a whole number"):
         load("--keystone.k=many")
 
 
-def test_variables_that_are_no_settings_do_not_turn_it_on(load, monkeypatch, tmp_path):
-    for name in ("LOG", "PROFILES", "UPSTREAM"):
+def test_variables_that_are_no_options_do_not_turn_it_on(load, monkeypatch, tmp_path):
+    for name in ("LOG", "PROFILES", "UPSTREAM", "SERVICE_HOST", "PORT"):
         monkeypatch.setenv(f"KEYSTONE_{name}", str(tmp_path))
     assert keystone.attached(load()) is None
     monkeypatch.setattr(flag, "install", lambda: "it does not fit")
@@ -138,17 +148,16 @@ def test_subclass_is_attached_once_it_is_complete(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "error", "message"),
+    ("overrides", "message"),
     [
-        (["--keystone.rule=mediod"], ValueError, "did you mean 'medoid'"),
-        (["--keystone.rule=medoid", "--keystone.tau=0.5"], TypeError, "has no parameter 'tau'"),
-        (["--keystone.k=0"], ValueError, "k=0"),
-        (["--keystone.metric=l3"], ValueError, "l3"),
-        (["--keystone.compile=true"], KeystoneError, "adapter diffusion has no denoising step"),
+        (["--keystone.rule=mediod"], "keystone.rule=mediod: unknown rule 'mediod': did you mean 'medoid'"),
+        (["--keystone.rule=medoid", "--keystone.tau=0.5"], "has no parameter 'tau'"),
+        (["--keystone.k=0"], "keystone.k=0: expected a whole number, 1 or more"),
+        (["--keystone.compile=true"], "adapter diffusion has no denoising step"),
     ],
 )
-def test_wrong_settings_are_errors(load, overrides, error, message):
-    with pytest.raises(error, match=message):
+def test_wrong_options_are_errors(load, overrides, message):
+    with pytest.raises(KeystoneError, match=message):
         load(*overrides)
 
 
@@ -234,27 +243,9 @@ def test_a_plugin_that_cannot_be_imported_ends_commands_that_use_it(monkeypatch)
     assert lerobot_policy_keystone.problem == ""
 
 
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"KEYSTONE_K": "many"}, "KEYSTONE_K=many: expected a whole number, or auto"),
-        ({"KEYSTONE_K": "0"}, "k=0"),
-        ({"KEYSTONE_KK": "8"}, "did you mean 'KEYSTONE_K'"),
-        ({"KEYSTONE_TAU": "0.5"}, "unknown variable KEYSTONE_TAU"),
-        ({"KEYSTONE_PARAMS": "tau"}, "KEYSTONE_PARAMS=tau: expected JSON"),
-        ({"KEYSTONE_PARAMS": "{tau"}, "KEYSTONE_PARAMS={tau"),
-        ({"KEYSTONE_TEMPERATURE": "hot"}, "KEYSTONE_TEMPERATURE=hot"),
-        ({"KEYSTONE_FAST": "very"}, "KEYSTONE_FAST=very: expected true or false"),
-    ],
-)
-def test_wrong_environment_is_an_error(variables, message):
-    with pytest.raises(ValueError, match=message):
-        Settings.from_environment(variables)
-
-
-def test_parameters_stay_with_their_rule():
-    environment = Settings(rule="kde", params={"bandwidth": 0.1})
-    assert Settings(rule="medoid").over(environment).params == {}
-    assert Settings(k=4).over(environment).params == {"bandwidth": 0.1}
-    assert Settings(rule="keystone").over(Settings(params={"tau": 0.5})).params == {"tau": 0.5}
-    assert not Settings.from_environment({"KEYSTONE_K": " "}).given
+def test_a_malformed_variable_ends_every_command_with_one_line(monkeypatch):
+    monkeypatch.setenv("KEYSTONE_K", "many")
+    with pytest.raises(SystemExit, match='KeyStone: KEYSTONE_K=many: expected a whole number, or "auto"'):
+        importlib.reload(lerobot_policy_keystone)
+    monkeypatch.undo()
+    importlib.reload(lerobot_policy_keystone)

@@ -18,7 +18,6 @@ from lerobot.transport import services_pb2, services_pb2_grpc
 from lerobot.transport.utils import send_bytes_in_chunks
 from lerobot.utils.feature_utils import hw_to_dataset_features
 
-from keystone_robotics.integrations import Settings
 from lerobot_policy_keystone import flag, policy_server
 from tiny import build
 from tiny.checkpoint import save_checkpoint
@@ -108,6 +107,6 @@ def test_actions_over_a_socket(tmp_path, variables, port, checkpoint):
 
 def test_unknown_rule_stops_the_server_before_it_serves(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["keystone-policy-server", "--port=9", "--keystone.rule=mediod"])
-    monkeypatch.setattr(flag, "process_settings", Settings())
-    with pytest.raises(ValueError, match="did you mean 'medoid'"):
+    monkeypatch.setattr(flag, "process_options", {})
+    with pytest.raises(SystemExit, match=r"keystone\.rule=mediod: unknown rule 'mediod': did you mean 'medoid'"):
         policy_server.main()

@@ -21,7 +21,7 @@ def model(request):
 
 def candidates(model, batch, **options):
     """Those of one round, and on which path they were drawn; compared one by one with the model's own calls."""
-    handle = keystone.attach(model, K, seed=0, check="all", space=keystone.ActionSpace(dims=REAL_DIMS), **options)
+    handle = keystone.attach(model, k=K, seed=0, check="all", space=keystone.ActionSpace(dims=REAL_DIMS), **options)
     rounds = []
     handle.subscribe(rounds.append)
     model.sample_actions("cpu", batch)
@@ -49,7 +49,7 @@ def test_what_the_time_decides_is_computed_for_observations_not_for_candidates()
     model.paligemma_with_expert.gemma_expert.model.norm.dense.register_forward_hook(
         lambda module, inputs, output: asked.append(len(output))
     )
-    handle = keystone.attach(model, K, seed=0, space=keystone.ActionSpace(dims=REAL_DIMS))
+    handle = keystone.attach(model, k=K, seed=0, space=keystone.ActionSpace(dims=REAL_DIMS))
     model.sample_actions("cpu", rows(3, torch.from_numpy))
     asked.clear()
     model.sample_actions("cpu", rows(3, torch.from_numpy))
@@ -110,7 +110,7 @@ def test_an_expert_without_a_part_is_left_to_its_own_code(model, part, caplog):
 
 def test_one_candidate_never_goes_there(model, monkeypatch):
     monkeypatch.setattr("keystone_robotics.sample.families.pi.step.prepare", lambda *args: pytest.fail("fast path"))
-    handle = keystone.attach(model, 1, space=keystone.ActionSpace(dims=REAL_DIMS))
+    handle = keystone.attach(model, k=1, space=keystone.ActionSpace(dims=REAL_DIMS))
     assert model.sample_actions("cpu", rows(1, torch.from_numpy)).shape[1] == HORIZON
     assert handle.stats["rounds"] == 0
 
@@ -125,7 +125,7 @@ def test_the_step_can_be_compiled(fast, monkeypatch):
 
     monkeypatch.setattr(torch, "compile", compiler)
     policy = Policy(TorchModel(pi05=True), num_steps=2)
-    handle = keystone.attach(policy, K, seed=0, check="all", compile=True, fast=fast)
+    handle = keystone.attach(policy, k=K, seed=0, check="all", compile=True, fast=fast)
     policy.infer(observation())
     assert handle.path == ("fast" if fast else "plain")
     assert (denoise in compiled) == fast

@@ -1,4 +1,4 @@
-"""openpi's own client and broker, over a real socket, with a policy that chooses."""
+"""openpi's own client and broker, over a real socket, with a policy that KeyStone is attached to."""
 
 import json
 import logging
@@ -16,15 +16,20 @@ from openpi_server import serving
 from openpi_toys import ACTION_DIM, HORIZON, REAL_DIMS, JaxModel, Policy, TorchModel, observation
 
 import keystone_robotics as keystone
-from keystone_robotics.integrations.openpi import ChoosingPolicy, choosing, main
+from keystone_robotics.integrations.openpi import KeystonePolicy, main, wrap_policy
 from keystone_robotics.integrations.openpi_warm_up import made_up_inputs, warm_up
 
 
-@pytest.fixture(params=[TorchModel, JaxModel])
+@pytest.fixture
 def policy(request):
-    return choosing(Policy(request.param()), k=8, execute=3)
+    """An attached policy; of PyTorch, unless a test asks for both frameworks."""
+    return wrap_policy(Policy(getattr(request, "param", TorchModel)()), k=8, execute=3)
 
 
+both_frameworks = pytest.mark.parametrize("policy", [TorchModel, JaxModel], indirect=True)
+
+
+@both_frameworks
 def test_stock_client_gets_a_chosen_chunk_and_plain_diagnostics(policy):
     rounds = []
     policy._after = rounds.append
@@ -43,6 +48,7 @@ def test_stock_client_gets_a_chosen_chunk_and_plain_diagnostics(policy):
     assert json.loads(json.dumps(reply["keystone"])) == reply["keystone"]  # nothing but Python's own numbers
 
 
+@both_frameworks
 def test_a_request_may_bring_its_seed_which_the_policy_does_not_see(policy):
     with serving(policy) as port:
         client = WebsocketClientPolicy("127.0.0.1", port)
@@ -93,18 +99,18 @@ def test_one_candidate_says_so(policy):
 
 def test_only_executed_steps_count():
     inner = Policy(JaxModel())
-    policy = choosing(inner, k=16, execute=2, rule="medoid", seed=0)
+    policy = wrap_policy(inner, k=16, execute=2, rule="medoid", seed=0)
     rounds = []
     policy._after = rounds.append
     policy.infer(observation())
     expected = keystone.select(rounds[0].candidates[0, :, :2, :REAL_DIMS], "medoid")
     assert rounds[0].selection.index.item() == expected.index
     with pytest.raises((TypeError, ValueError), match="execute"):
-        choosing(Policy(JaxModel()), execute=0)
+        wrap_policy(Policy(JaxModel()), execute=0)
 
 
 def test_steps_and_dimensions_may_be_said_together():
-    policy = choosing(Policy(JaxModel()), k=16, execute=2, space=keystone.ActionSpace(dims=3), rule="medoid", seed=0)
+    policy = wrap_policy(Policy(JaxModel()), k=16, execute=2, space=keystone.ActionSpace(dims=3), rule="medoid", seed=0)
     rounds = []
     policy._after = rounds.append
     policy.infer(observation())
@@ -114,7 +120,7 @@ def test_steps_and_dimensions_may_be_said_together():
 def test_a_rule_that_looks_back_is_refused_before_anything_is_attached():
     inner = Policy(JaxModel())
     with pytest.raises(keystone.KeystoneError, match=r"coherent looks back.*many episodes at once"):
-        choosing(inner, k=4, rule="coherent", share=0.5)
+        wrap_policy(inner, k=4, rule="coherent", share=0.5)
     assert type(inner) is Policy
 
 
@@ -122,13 +128,14 @@ def test_reset_reaches_the_policy(monkeypatch):
     calls = []
     monkeypatch.setattr(Policy, "reset", lambda self: calls.append(self))
     inner = Policy(JaxModel())
-    choosing(inner, k=4).reset()
+    wrap_policy(inner, k=4).reset()
     assert calls == [inner]
 
 
 # ---- before the first request
 
 
+@both_frameworks
 def test_a_warm_up_leaves_nothing_behind_but_what_it_is_for(policy, caplog):
     inner, rounds = policy._policy, []
     policy._after = rounds.append
@@ -145,13 +152,12 @@ def test_a_warm_up_leaves_nothing_behind_but_what_it_is_for(policy, caplog):
     assert caplog.text.count("self-check passed") == 1
 
 
-@pytest.mark.parametrize("model", [TorchModel, JaxModel])
-@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize(("model", "k"), [(TorchModel, 1), (JaxModel, 4)])
 def test_replies_are_the_same_with_and_without_a_warm_up(model, k):
     replies = []
     for warm in (True, False):
         torch.manual_seed(0)
-        policy = choosing(Policy(model()), k=k)
+        policy = wrap_policy(Policy(model()), k=k)
         if warm:
             policy.warm_up()
         replies.append(policy.infer(observation())["actions"])
@@ -159,7 +165,7 @@ def test_replies_are_the_same_with_and_without_a_warm_up(model, k):
 
 
 def test_a_real_observation_of_the_same_layout_compiles_nothing_more(monkeypatch):
-    policy = choosing(Policy(JaxModel()), k=4, seed=0)
+    policy = wrap_policy(Policy(JaxModel()), k=4, seed=0)
     assert policy.warm_up()
     real = jax.tree.map(np.ones_like, made_up_inputs(policy._policy._model, share=1.0))
     monkeypatch.setattr(JaxModel, "traced", 0)
@@ -194,7 +200,7 @@ def test_another_object_than_openpis_policy_is_left_as_it_is(caplog):
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """A script like openpi's, with a module of our own in place of openpi's server, and no settings in the environment."""
+    """A script like openpi's, with a module of our own in place of openpi's server, and no options in the environment."""
     package = tmp_path / "openpi" / "serving"
     package.mkdir(parents=True)
     (package / "websocket_policy_server.py").write_text(
@@ -238,26 +244,44 @@ def test_the_command_serves_with_flags_over_the_environment(script, monkeypatch,
     assert (sys.argv, sys.path) == before
 
 
-def test_the_command_takes_steps_dimensions_and_an_automatic_k(script, monkeypatch, tmp_path, capsys):
+def test_the_command_takes_every_option(script, monkeypatch, tmp_path, capsys):
     attached = []
-    monkeypatch.setattr(ChoosingPolicy, "infer", lambda self, obs: attached.append(self.handle) or {"keystone": 0})
+    monkeypatch.setattr(KeystonePolicy, "infer", lambda self, obs: attached.append(self.handle) or {"keystone": 0})
     monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path / "profiles"))
-    assert main(["--no-warm-up", "--k", "auto", "--execute", "2", "--dims", "3", script]) == 0
+    assert (
+        main(
+            [
+                "--no-warm-up",
+                "-k",
+                "auto",
+                "--execute",
+                "2",
+                "--space",
+                '{"dims": 3}',
+                "--rule",
+                "kde",
+                "--params",
+                "bandwidth=0.1",
+                script,
+            ]
+        )
+        == 0
+    )
     (handle,) = attached
-    assert handle.engine.tuner is not None  # K is found in the first round
+    assert not handle.engine.k_given  # K is found in the first round
     assert (handle.execute, handle.space) == (2, keystone.ActionSpace(dims=3))
-    with pytest.raises(SystemExit, match="2"):
-        main(["--k", "many", script])
-    assert "'many': expected a whole number or auto" in capsys.readouterr().err
+    assert (handle.rule.name, handle.rule.bandwidth) == ("kde", 0.1)
+    assert main(["--k", "many", script]) == 2
+    assert '--k=many: expected a whole number, or "auto"' in capsys.readouterr().err
 
 
 def test_the_command_has_all_found_out_when_it_begins_to_serve(script, monkeypatch, tmp_path):
     attached = []
-    monkeypatch.setattr(ChoosingPolicy, "infer", lambda self, obs: attached.append(self.handle) or {"keystone": 0})
+    monkeypatch.setattr(KeystonePolicy, "infer", lambda self, obs: attached.append(self.handle) or {"keystone": 0})
     monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path / "profiles"))
     assert main(["--k", "auto", script]) == 0
     (handle,) = attached
-    assert handle.engine.tuner is None  # K is found
+    assert handle.engine.k_given  # K is found
     assert (handle.path, handle.stats["rounds"]) == ("fast", 0)
 
 

@@ -7,8 +7,8 @@ from PIL import Image
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.environments.graphics import no_graphics
 from keystone_robotics.evaluate.branch import Branches
+from keystone_robotics.evaluate.config import config_from
 from keystone_robotics.evaluate.results import RoundRecord
-from keystone_robotics.evaluate.settings import settings_from
 from keystone_robotics.evaluate.store import EpisodeRow
 from keystone_robotics.report.demo import pairs, separation, verdicts
 from keystone_robotics.report.film import BANNER, NoPicture, film_episode, save_film, save_strip
@@ -103,7 +103,7 @@ def test_pairs_are_the_same_state():
 
 def test_choices_among_several_are_compared_with_every_single_sample():
     arms = ["first", "first:temperature=0.6", "core-mean:k=16", "keystone:k=16"]
-    settings = settings_from({"policy": "p", "env": "e", "tasks": ["push-v3"], "arms": arms, "episodes": 30})
+    settings = config_from({"policy": "p", "env": "e", "tasks": ["push-v3"], "arms": arms, "episodes": 30})
     good = {"first": 10, "first:temperature=0.6": 24, "core-mean:k=16": 30, "keystone:k=16": 25}
     rows = [row(arm, episode, episode < good[arm]) for arm in arms for episode in range(30)]
     *mean, plain, cooler = verdicts(rows, settings)

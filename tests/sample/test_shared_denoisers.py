@@ -133,7 +133,7 @@ def test_guidance_without_delay_is_checked_too(name: str, monkeypatch: pytest.Mo
     policy = POLICIES[name].build(**({} if name == "groot" else {"rtc_config": config})).requires_grad_(False)
     policy.config.rtc_config = config  # GR00T's has no such field, but reads it where a rollout has set it
     previous = torch.randn(7, 6, generator=torch.Generator().manual_seed(1))
-    check = Mock(side_effect=session.verify)
+    check = Mock(side_effect=engine.verify)
     monkeypatch.setattr(engine, "verify", check)
     handle = keystone.attach(policy, k=3)
     for leftover, checks in ((None, 1), (previous, 2), (previous, 2), (None, 2)):

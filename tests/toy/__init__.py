@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from keystone_robotics.environments.benchmark import Benchmark
-from keystone_robotics.evaluate.arms import Arm
-from keystone_robotics.evaluate.settings import Settings
+from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.store import Store
 from keystone_robotics.policies import load_agent
+from keystone_robotics.spec import Spec
 from keystone_study.policies.flow import FlowConfig, FlowPolicy, save_flow
 
 TASKS = ("reach", "step-fails", "reset-fails", "nan", "dies-once", "dies-always", "wide", "more-actions", "slow",
@@ -104,7 +104,7 @@ def dies_at_start(folder, parent):
 def toy_settings(trained, folder, task="reach", arms=("first", "keystone:k=4"), **given):
     given = {"policy": str(trained), "episodes": 8, "shard": 4, **given}
     tasks = (task,) if isinstance(task, str) else tuple(task)
-    return Settings(env=f"toy:Toy?folder={folder}", tasks=tasks, arms=tuple(map(Arm.parse, arms)), **given)
+    return EvaluationConfig(env=f"toy:Toy?folder={folder}", tasks=tasks, arms=tuple(map(Spec.parse, arms)), **given)
 
 
 def save_random_flow(folder, observation_dim=3, action_dim=2, seed=0, **config):

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import tyro
+
+from keystone_robotics.cli.flags import given, spec_flags
+
+SpecFlags = spec_flags()
 
 
 def run(
     checkpoint: tyro.conf.Positional[str],
     /,
-    k: Annotated[int, tyro.conf.arg(aliases=["-k"])] = 16,
+    spec: tyro.conf.OmitArgPrefixes[SpecFlags],  # type: ignore[valid-type]
     device: str | None = None,
 ) -> None:
     """Prove on a LeRobot checkpoint that K candidates are what K separate calls would have given.
 
     Draws K candidates for a made-up observation and compares each with the policy's own call under the same noise, counts how
-    often the context is encoded, and compares K = 1 and the detached policy with the policy as it was.
+    often the context is encoded, and compares K = 1 and the detached policy with the policy as it was. Flags go over KEYSTONE_K
+    and the like in the environment.
 
     Args:
         checkpoint: folder or hub name of a LeRobot checkpoint, or the name of one that comes with KeyStone.
-        k: candidates.
+        spec: how candidates are drawn and one is selected.
         device: where to run; default as the checkpoint says.
     """
     import torch
@@ -30,9 +33,11 @@ def run(
     from keystone_robotics.errors import KeystoneError
     from keystone_robotics.named import is_reference
     from keystone_robotics.policies.load import check_device, find_policy, find_provider
+    from keystone_robotics.spec import options_from_environment, spec_from
 
-    if k < 2:
-        raise KeystoneError(f"-k {k}: it takes two candidates or more to have something to check")
+    wanted = spec_from(given(spec), options_from_environment())
+    if wanted.k in (1, "auto"):
+        raise KeystoneError(f"k={wanted.k}: expected a number of candidates to check, 2 or more")
     if device is not None:
         check_device(device, here=True)
     folder = find_policy(checkpoint)
@@ -59,7 +64,7 @@ def run(
     plain = act()
     if not torch.equal(single, plain):
         raise KeystoneError("with K = 1 the policy does not act as it does without KeyStone")
-    handle = keystone.attach(policy, k=k, check="all")
+    handle = keystone.attach(policy, wanted, check="all")
     act()
     finding = handle.engine.finding
     with handle.engine.timer.count(handle.engine.encoder_names) as calls:
@@ -68,14 +73,15 @@ def run(
     if finding is None:
         raise KeystoneError("no round was drawn: select_action does not reach the sampler that was attached to")
     if calls != calls_alone:
-        raise KeystoneError(f"the context was encoded {calls} times at K = {k}, {calls_alone} without KeyStone")
+        raise KeystoneError(f"the context was encoded {calls} times at K = {wanted.k}, {calls_alone} without KeyStone")
     if not torch.equal(act(), plain):
         raise KeystoneError("after detaching, the policy does not act as it did before")
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold green]ok[/]  {policy.name} ({type(policy).__name__}), adapter {handle.adapter}")
     console.print("    K = 1, and detached: bit-identical to the policy alone")
     console.print(
-        f"    K = {k}: equal to {finding.compared} single calls up to {finding.difference:.1e}, on the {finding.path} path"
+        f"    K = {wanted.k}: equal to {finding.compared} single calls up to {finding.difference:.1e}, "
+        f"on the {finding.path} path"
     )
     console.print(f"    encoder calls per observation: {calls}, as without KeyStone")
     console.print(f"    {handle.last}")

@@ -24,7 +24,7 @@ def run(
     execute: int | None = None,
     device: str | None = None,
     keep_rounds: bool = False,
-    any_task: bool = False,
+    allow_untrained_tasks: bool = False,
     out: Path = Path("out/eval"),
     workers: int | None = None,
     ray: str | None = None,
@@ -36,13 +36,13 @@ def run(
     Interrupted at any moment, the same command goes on where it was. Arms, tasks, episodes and repeats may be added later.
 
     Args:
-        config: a YAML file with any of the settings below (arms: a list); what is given here goes before it.
+        config: a YAML file with any of the options below (arms: a list); flags go over it.
         policy: one that comes with KeyStone, a folder that `keystone train` or LeRobot wrote, LeRobot's name on the hub, or
             package.module:function, which returns an Agent of your own.
         env: metaworld, pusht, one of LeRobot's (lerobot:libero, lerobot:libero?task=libero_10), or package.module:Name, a
             Benchmark of your own.
         tasks: of the environment; default those that the policy was trained on, else all.
-        arm: RULE or RULE:name=value,… with k, temperature, metric, execute and the rule's parameters: first, keystone:k=16,
+        arm: RULE or RULE:name=value,… with the options of keystone.Spec and the rule's parameters: first, keystone:k=16,
             first:temperature=0.6. Give it several times; the first is what the others are compared with. Default: first,
             first:temperature=0.6, keystone:k=16 and core-mean:k=16.
         episodes: initial states per task, the same for all arms and repeats (default 50).
@@ -53,7 +53,7 @@ def run(
         execute: steps of a chunk that are executed before the next round; default the policy's.
         device: of the policy, cpu or cuda:1, say; default its checkpoint's.
         keep_rounds: store the candidates of every round, for reports.
-        any_task: also tasks that the policy was not trained on.
+        allow_untrained_tasks: also run tasks that the policy was not trained on.
         out: folder of the run.
         workers: processes on this machine (default 1), or shards at a time on Ray (default one for each CPU).
         ray: run on a Ray cluster: "auto" finds the running one, "local" starts one here, or an address.
@@ -62,21 +62,21 @@ def run(
     """
     from rich.console import Console
 
+    from keystone_robotics.evaluate.config import config_from, read_yaml
     from keystone_robotics.evaluate.executors import make_executor
     from keystone_robotics.evaluate.run import evaluate
-    from keystone_robotics.evaluate.settings import read_yaml, settings_from
     from keystone_robotics.evaluate.summary import as_table
 
     console = Console()
     given = {
         "policy": policy, "env": env, "tasks": tasks, "arms": arm or None, "episodes": episodes, "repeats": repeats,
         "seed": seed, "shard": shard, "max_steps": max_steps, "execute": execute, "device": device,
-        "keep_rounds": keep_rounds or None, "any_task": any_task or None,
+        "keep_rounds": keep_rounds or None, "allow_untrained_tasks": allow_untrained_tasks or None,
     }  # fmt: skip
     values = read_yaml(config) if config else {}
     values.update({name: value for name, value in given.items() if value is not None})
     executor = make_executor(workers, ray, gpus)
-    settings = settings_from(values, _default_tasks(values))
+    settings = config_from(values, _default_tasks(values))
     try:
         report = evaluate(settings, out, executor, console, retry_errors)
     except KeyboardInterrupt:

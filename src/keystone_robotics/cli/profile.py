@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from keystone_robotics.cli.flags import given, spec_flags
 from keystone_robotics.errors import KeystoneError
 
 if TYPE_CHECKING:
     from keystone_robotics.profiling import Profile
 
+SpecFlags = spec_flags("k")
+
 
 def run(
     policy: Annotated[str, tyro.conf.Positional],
+    spec: tyro.conf.OmitArgPrefixes[SpecFlags],  # type: ignore[valid-type]
     k: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["-k"])] = (1, 4, 8, 16, 32),
     tolerance: float = 0.05,
     budget_ms: float | None = None,
@@ -33,6 +37,8 @@ def run(
     Args:
         policy: one that comes with KeyStone, a folder that `keystone train` or LeRobot wrote, LeRobot's name on the hub, or
             package.module:function of a function that returns a policy and an observation for it (docs/profile.md).
+        spec: how candidates are drawn and one is selected; K is measured for each -k. Flags go over KEYSTONE_RULE and the
+            like in the environment.
         k: candidates per round; 1 is always measured.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
         budget_ms: how long a round may take in nine of ten cases; then this decides.
@@ -40,8 +46,8 @@ def run(
         rounds: measurements of each K.
         device: where to run; default as the checkpoint says.
         concurrent: clients that share the device; the others are processes that make rounds with the same K all the time.
-        out: folder for the table, profile.json and the figure; default out/profile/ and the policy's name, with the batch and
-            the number of clients where they are given.
+        out: folder for the table, profile.json and the figure; default out/profile/ and the policy's name, with the
+            options, the batch and the number of clients where they are given.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -50,12 +56,18 @@ def run(
     from keystone_robotics.profiling.store import ENOUGH, profiles_folder
     from keystone_robotics.report.cost import draw_cost
     from keystone_robotics.report.style import save
+    from keystone_robotics.spec import merge, options_from_environment, spec_from
 
     try:
         check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch)
     except (ValueError, TypeError) as error:
         raise KeystoneError(str(error)) from None
-    folder = out or Path("out/profile") / _folder_name(policy, batch, concurrent)
+    flags = merge(given(spec))
+    if "k" in flags:
+        raise KeystoneError(f"--spec with k={flags['k']}: K is what is measured, give the numbers with -k")
+    attached = {name: value for name, value in merge(flags, options_from_environment()).items() if name != "k"}
+    name = str(spec_from(attached)) if attached else ""
+    folder = out or Path("out/profile") / _folder_name(policy, batch, concurrent, name)
     if any((folder / f"profile.{kind}").exists() for kind in ("md", "png", "svg")) and not (folder / RESULT).exists():
         raise KeystoneError(
             f"{folder} has a file named profile that is not of this command: choose another folder with --out"
@@ -72,7 +84,7 @@ def run(
             task = bar.add_task("", total=None)
             found = profile(
                 policy, k=k, tolerance=tolerance, budget_ms=budget_ms, batch=batch, rounds=rounds, device=device,
-                concurrent=concurrent, out=folder, progress=redraw,
+                concurrent=concurrent, out=folder, progress=redraw, **attached,
             )  # fmt: skip
     except KeyboardInterrupt:
         console.print("stopped: nothing was stored", style="bold yellow")
@@ -90,13 +102,13 @@ def run(
         console.print(f'stored for k="auto", which gives K = {found.best()} from now on, in {profiles_folder()}')
 
 
-def _folder_name(policy: str, batch: int | None, clients: int) -> str:
-    """What a profile's folder is called.
+def _folder_name(policy: str, batch: int | None, clients: int, spec: str = "") -> str:
+    """The name of a profile's folder.
 
-    >>> _folder_name("lerobot/pi05_base", None, 1), _folder_name("./mine", 2, 3)
-    ('lerobot-pi05_base', 'mine-batch-2-clients-3')
+    >>> _folder_name("lerobot/pi05_base", None, 1), _folder_name("./mine", 2, 3, "first:fast=false")
+    ('lerobot-pi05_base', 'mine-first-fast-false-batch-2-clients-3')
     """
-    name = re.sub(r"[^\w.-]+", "-", policy).strip("-.") or "policy"
+    name = re.sub(r"[^\w.-]+", "-", f"{policy} {spec}").strip("-.") or "policy"
     return name + (f"-batch-{batch}" if batch else "") + (f"-clients-{clients}" if clients > 1 else "")
 
 

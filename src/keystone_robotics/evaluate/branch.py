@@ -16,13 +16,13 @@ from keystone_robotics.attach import attach, detach
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.environments.benchmark import Array
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.results import RoundRecord
 from keystone_robotics.evaluate.rollout import Episode, execute_chunk, roll_out
-from keystone_robotics.evaluate.settings import Settings
 from keystone_robotics.handle import RoundEvent
 from keystone_robotics.policies import load_agent
 from keystone_robotics.select import Round
+from keystone_robotics.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Brancher:
         task: of the episodes.
     """
 
-    def __init__(self, settings: Settings, arm: Arm, task: str) -> None:
+    def __init__(self, settings: EvaluationConfig, arm: Spec, task: str) -> None:
         self.settings, self.arm, self.task = settings, arm, task
         self.benchmark = find_benchmark(settings.env)
         self.agent = load_agent(settings.policy, settings.device)

@@ -17,8 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.results import ShardResult
-from keystone_robotics.evaluate.settings import Settings
 from keystone_robotics.evaluate.store import EpisodeRow
 
 #: Where there is no terminal, a line is printed this often (s).
@@ -28,7 +28,7 @@ INTERVAL = 30.0
 class Watch:
     """Counts episodes and successes, of all arms and of each."""
 
-    def __init__(self, console: Console, settings: Settings, stored: Iterable[EpisodeRow]) -> None:
+    def __init__(self, console: Console, settings: EvaluationConfig, stored: Iterable[EpisodeRow]) -> None:
         self.console = console
         self.total = settings.episodes * settings.repeats * len(settings.tasks)
         self.counts = {str(arm): [0, 0] for arm in settings.arms}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from keystone_robotics.evaluate.settings import Settings, Shard
+from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 
 log = logging.getLogger("keystone")
 
@@ -80,7 +80,7 @@ class ShardResult:
     seconds: float
 
 
-def given_up(settings: Settings, shard: Shard, reason: str, seconds: float = 0.0) -> ShardResult:
+def given_up(settings: EvaluationConfig, shard: Shard, reason: str, seconds: float = 0.0) -> ShardResult:
     """All episodes of a shard as errors: counted, never dropped."""
     log.error("gave up on %s: %s", shard, reason.strip().rpartition("\n")[2])
     episodes = tuple(

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from keystone_robotics import __version__
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import Executor, in_process
 from keystone_robotics.evaluate.progress import Watch
-from keystone_robotics.evaluate.settings import Settings
 from keystone_robotics.evaluate.store import Store
 from keystone_robotics.evaluate.summary import ArmSummary, as_markdown, summarise
 from keystone_robotics.evaluate.worker import check_for_others, checked_worker
@@ -46,7 +46,7 @@ class Report:
 
 
 def evaluate(
-    settings: Settings,
+    settings: EvaluationConfig,
     folder: Path,
     executor: Executor = in_process,
     console: Console | None = None,
@@ -107,7 +107,7 @@ def evaluate(
     return Report(folder, summaries, new, time.monotonic() - begin)
 
 
-def _for_workers(settings: Settings, fingerprint: str) -> Settings:
+def _for_workers(settings: EvaluationConfig, fingerprint: str) -> EvaluationConfig:
     """The same, for processes that may run elsewhere: where the policy's folder is, and what must be in it."""
     folder = find_policy(settings.policy)
     if folder is None or settings.policy in shipped_policies():

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.config import Shard
 from keystone_robotics.evaluate.lock import FolderLock
 from keystone_robotics.evaluate.results import RoundRecord, ShardResult
-from keystone_robotics.evaluate.settings import Shard
 
 FILE = "episodes.sqlite"
 SCHEMA = 2

@@ -17,17 +17,17 @@ from typing import Any
 import gymnasium
 import torch
 
-from keystone_robotics.attach import detach
+from keystone_robotics.attach import attach, detach
 from keystone_robotics.environments import Benchmark, find_benchmark
 from keystone_robotics.errors import KeystoneError, nearest_name
-from keystone_robotics.evaluate.arms import Arm
+from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.results import EpisodeResult, ShardResult, given_up
 from keystone_robotics.evaluate.rollout import Episode, roll_out
-from keystone_robotics.evaluate.settings import Settings, Shard
 from keystone_robotics.named import is_reference
 from keystone_robotics.policies import Agent, load_agent
 from keystone_robotics.policies.fingerprint import fingerprint_policy
 from keystone_robotics.policies.load import check_device, trained_for, trained_on
+from keystone_robotics.spec import Spec
 
 log = logging.getLogger("keystone")
 
@@ -35,7 +35,7 @@ log = logging.getLogger("keystone")
 class Worker:
     """Rolls out shards, one after the other."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: EvaluationConfig) -> None:
         self.settings = settings
         self.benchmark = find_benchmark(settings.env)
         self.agent = _load(settings, self.benchmark)
@@ -83,9 +83,9 @@ class Worker:
                 log.warning("an environment of %s could not be closed: %r", self._task, error)
         self._envs.clear()
 
-    def _attach(self, arm: Arm, check: bool) -> Any:
+    def _attach(self, arm: Spec, check: bool) -> Any:
         self.agent.execute = arm.execute or self._execute
-        return arm.attach(self.agent.policy, check=check)
+        return attach(self.agent.policy, arm, check=check)
 
     def _roll_out(self, shard: Shard) -> list[EpisodeResult]:
         settings = self.settings
@@ -117,7 +117,7 @@ class Worker:
         return self._envs[:count]
 
 
-def _load(settings: Settings, benchmark: Benchmark) -> Agent:
+def _load(settings: EvaluationConfig, benchmark: Benchmark) -> Agent:
     """The policy, ready for the benchmark's environments, after making sure that it is the one that is meant."""
     with _as_set_up(f"policy {settings.policy!r} cannot be loaded"):
         agent = load_agent(settings.policy, settings.device)
@@ -145,7 +145,7 @@ def _as_set_up(problem: str) -> Iterator[None]:
 _latest: tuple[str, Worker] | None = None
 
 
-def start(settings: Settings) -> Worker:
+def start(settings: EvaluationConfig) -> Worker:
     """The worker of this process: that of the shard before, if it was of the same evaluation, else a new one."""
     global _latest
     key = json.dumps([settings.policy, settings.fingerprint, settings.identity()])
@@ -156,12 +156,12 @@ def start(settings: Settings) -> Worker:
     return _latest[1]
 
 
-def run_shard(settings: Settings, shard: Shard) -> ShardResult:
+def run_shard(settings: EvaluationConfig, shard: Shard) -> ShardResult:
     """Roll out a shard in this process."""
     return start(settings).run(shard)
 
 
-def checked_worker(settings: Settings) -> Worker:
+def checked_worker(settings: EvaluationConfig) -> Worker:
     """A worker, after finding out now, not hours later, whether policy, tasks and arms go together.
 
     Raises:
@@ -170,7 +170,7 @@ def checked_worker(settings: Settings) -> Worker:
     known, home = find_benchmark(settings.env).tasks(), trained_for(settings.policy)
     for task in settings.tasks:
         strange = (task in known) != (task in trained_on(settings.policy))
-        if home not in (None, settings.env) and strange and not settings.any_task:
+        if home not in (None, settings.env) and strange and not settings.allow_untrained_tasks:
             raise KeystoneError(
                 f"policy {settings.policy!r} was trained for {home} and its tasks, not for {settings.env}: --env {home}"
             )
@@ -178,16 +178,16 @@ def checked_worker(settings: Settings) -> Worker:
             raise KeystoneError(f"{settings.env} has no task {task!r}: {nearest_name(task, known)}")
     worker = Worker(settings)
     for task in settings.tasks:
-        if worker.agent.tasks and task not in worker.agent.tasks and not settings.any_task:
+        if worker.agent.tasks and task not in worker.agent.tasks and not settings.allow_untrained_tasks:
             raise KeystoneError(
-                f"policy {settings.policy!r} was not trained on {task!r} (--any-task goes on nevertheless): "
+                f"policy {settings.policy!r} was not trained on {task!r} (--allow-untrained-tasks runs it nevertheless): "
                 f"{nearest_name(task, worker.agent.tasks)}"
             )
     worker.check_arms()
     return worker
 
 
-def check_for_others(settings: Settings) -> None:
+def check_for_others(settings: EvaluationConfig) -> None:
     """The same where other processes do the work: the policy is loaded on the CPU where one can choose, and not kept.
 
     Raises:

@@ -1,6 +1,5 @@
-"""How other tools start KeyStone. What they share is here: settings, the environment, the log of rounds."""
+"""How other tools start KeyStone. What they share: the log of rounds, and what a server cannot do."""
 
-from keystone_robotics.integrations.round_log import RoundLog
-from keystone_robotics.integrations.settings import Settings
+from keystone_robotics.integrations.round_log import RoundLog, attach_with_log
 
-__all__ = ["RoundLog", "Settings"]
+__all__ = ["RoundLog", "attach_with_log"]

@@ -1,4 +1,4 @@
-"""What a server that many clients and episodes talk to cannot do."""
+"""What does not work in a server of many clients and episodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from keystone_robotics.select.rules.base import Rule
 
 
 def refuse_memory(rule: Rule) -> None:
-    """Refuse a rule that looks back: the previous round of a server may have been for somebody else.
+    """Refuse a rule that uses the previous round: in a server, that may be another episode's.
 
     >>> from keystone_robotics.select.rules import bind
     >>> refuse_memory(bind("medoid", {}))

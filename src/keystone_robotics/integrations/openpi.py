@@ -1,12 +1,12 @@
-"""openpi: a policy that its stock `WebsocketPolicyServer` serves and its stock client talks to, now choosing.
+"""openpi: a policy with KeyStone attached, for openpi's own `WebsocketPolicyServer` and client.
 
-In a script of one's own::
+In a script of your own::
 
-    policy = choosing(policy_config.create_trained_policy(config, checkpoint), k=16, execute=5)
+    policy = wrap_policy(policy_config.create_trained_policy(config, checkpoint), "core-mean:k=16", execute=5)
     policy.warm_up()
     WebsocketPolicyServer(policy, port=8000, metadata=policy.metadata).serve_forever()
 
-or in front of openpi's own script, as a command::
+or as a command in front of openpi's script::
 
     python -m keystone_robotics.integrations.openpi --k 16 --execute 5 scripts/serve_policy.py --env LIBERO
 """
@@ -22,44 +22,41 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from keystone_robotics.attach import attach
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.integrations.many_episodes import refuse_memory
 from keystone_robotics.integrations.openpi_warm_up import warm_up
-from keystone_robotics.integrations.settings import Settings, parse_k
-from keystone_robotics.options import DEFAULT_K, DEFAULT_RULE
-from keystone_robotics.select import ActionSpace
-from keystone_robotics.select.rules import bind
-from keystone_robotics.select.rules.checks import whole
+from keystone_robotics.integrations.round_log import attach_with_log
+from keystone_robotics.spec import Spec, options, options_from_environment, read_options, spec_from
 
 #: In an observation: the seed of this request's noise. The policy does not see it.
 SEED = "keystone_seed"
 
-#: In a reply: what was chosen, and how clearly.
+#: In a reply: what was selected, and how clearly.
 REPLY = "keystone"
 
 
-def choosing(
-    policy: Any, k: int | Literal["auto"] = DEFAULT_K, rule: Any = DEFAULT_RULE, **options: Any
-) -> ChoosingPolicy:
+def wrap_policy(policy: Any, spec: Spec | str | None = None, **options: Any) -> KeystonePolicy:
     """An openpi policy whose every reply is the chunk that K candidates agree on.
 
     Args:
         policy: openpi's `Policy`, or something around it (`PolicyRecorder`).
-        k: candidates per round, or "auto".
-        rule: how one is chosen; not one that looks back, since a server serves many episodes at once.
+        spec: how candidates are drawn and one is selected; not with a rule that looks back, since a server serves many
+            episodes at once.
         **options: of `keystone.attach`. A server does not know how many steps of a chunk its clients execute before they ask
             again: with ``execute=5`` only those count in distances. ``space=keystone.ActionSpace(dims=7)`` says which
             dimensions are real, where the policy's own transforms do not tell.
     """
-    refuse_memory(bind(rule, {}))
-    return ChoosingPolicy(policy, attach(policy, k, rule, **options))
+    others = {name: options.pop(name) for name in ("site", "keep", "check", "profiles") if name in options}
+    spec = Spec.of(spec, **options)
+    refuse_memory(spec.bind())
+    return KeystonePolicy(policy, attach(policy, spec, **others))
 
 
-class ChoosingPolicy:
+class KeystonePolicy:
     """An openpi policy to which KeyStone is attached, for openpi's servers: `infer`, `reset` and `metadata` as before.
 
     Replies have one more entry, ``"keystone"``, of plain numbers and lists: arrays would not survive openpi's
@@ -138,24 +135,18 @@ def _plain(event: RoundEvent | None) -> dict[str, Any]:
 def serve(
     script: str,
     arguments: Sequence[str],
-    settings: Settings,
-    execute: int | None = None,
-    space: ActionSpace | None = None,
+    spec: Spec,
     warm: bool = True,
 ) -> None:
-    """Run a script that starts openpi's `WebsocketPolicyServer`, with a `ChoosingPolicy` in every server it makes.
+    """Run a script that starts openpi's `WebsocketPolicyServer`, with a `KeystonePolicy` in every server it makes.
 
     Args:
         script: the file.
         arguments: of the script.
-        settings: of KeyStone.
-        execute: steps of a chunk that clients execute; None for all.
-        space: what counts in distances, where the policy does not tell.
+        spec: how candidates are drawn and one is selected; ``execute`` is what clients execute, all steps if None.
         warm: have the policy answer a made-up observation before the server begins.
     """
-    if execute is not None:
-        whole("execute", execute)
-    refuse_memory(settings.bind())
+    refuse_memory(spec.bind())
     path = Path(script)
     if not path.is_file():
         raise KeystoneError(f"there is no script {script}: expected openpi's scripts/serve_policy.py, or one like it")
@@ -165,16 +156,15 @@ def serve(
         raise KeystoneError(f"openpi cannot be imported here ({error}): run this in openpi's environment") from error
     begin = server.__init__
 
-    def begin_choosing(self: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
-        handle = settings.attach(policy, space)
-        handle.execute = execute
-        chooser = ChoosingPolicy(policy, handle)
+    def begin_attached(self: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
+        handle = attach_with_log(policy, spec)
+        attached = KeystonePolicy(policy, handle)
         if warm:
-            chooser.warm_up()
-        begin(self, chooser, *args, **kwargs)
+            attached.warm_up()
+        begin(self, attached, *args, **kwargs)
 
     before = sys.argv, sys.path[:]
-    server.__init__ = begin_choosing
+    server.__init__ = begin_attached
     sys.argv, sys.path[:0] = [str(path), *arguments], [str(path.resolve().parent)]
     try:
         runpy.run_path(str(path), run_name="__main__")
@@ -182,27 +172,19 @@ def serve(
         server.__init__, (sys.argv, sys.path[:]) = begin, before
 
 
-def _candidates(text: str) -> int | Literal["auto"]:
-    """K as the command line says it.
-
-    >>> _candidates("8"), _candidates("auto")
-    (8, 'auto')
-    """
-    try:
-        return parse_k(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number or auto") from None
+def _flags(name: str) -> list[str]:
+    return ["--" + name.replace("_", "-"), *([f"-{name}"] if len(name) == 1 else [])]
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """The command ``python -m keystone_robotics.integrations.openpi``; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m keystone_robotics.integrations.openpi",
-        description="Run openpi's serve_policy.py with KeyStone in its server. KEYSTONE_RULE and the like are obeyed.",
+        description="Run openpi's serve_policy.py with KeyStone in its server. Flags go over KEYSTONE_K and the like.",
+        allow_abbrev=False,
     )
-    parser.add_argument("--k", type=_candidates, help="candidates per round, or auto (default: KEYSTONE_K, or 16)")
-    parser.add_argument("--execute", type=int, help="steps of a chunk that the client executes (default: all)")
-    parser.add_argument("--dims", type=int, help="real action dimensions, where the policy does not tell")
+    for name, option in options().items():
+        parser.add_argument(*_flags(name), metavar=name.upper(), help=option.help.replace("%", "%%"))
     parser.add_argument(
         "--warm-up",
         action=argparse.BooleanOptionalAction,
@@ -211,12 +193,12 @@ def main(args: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("script", help="openpi's scripts/serve_policy.py, or one like it")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
-    given = parser.parse_args(args)
+    given = vars(parser.parse_args(args))
+    script, arguments, warm = given.pop("script"), given.pop("arguments"), given.pop("warm_up")
     try:
-        settings = Settings(k=given.k).over(Settings.from_environment())
-        space = None if given.dims is None else ActionSpace(dims=given.dims)
-        serve(given.script, given.arguments, settings, given.execute, space, given.warm_up)
-    except (KeystoneError, ValueError) as error:
+        flags = read_options(given, lambda name: _flags(name)[0])
+        serve(script, arguments, spec_from(flags, options_from_environment()), warm)
+    except KeystoneError as error:
         sys.stderr.write(f"keystone: {error}\n")
         return 2
     return 0

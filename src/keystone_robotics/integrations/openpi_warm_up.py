@@ -35,12 +35,12 @@ def warm_up(handle: Handle) -> bool:
     log.info("KeyStone: warming up with a made-up observation; what has to be compiled may take minutes")
     begin = time.perf_counter()
     try:
-        with handle.rehearsal(), _made_up(policy), preserve_rng(getattr(policy, "_pytorch_device", "cpu")):
+        with handle.rehearsal(), _synthetic_inputs(policy), preserve_rng(getattr(policy, "_pytorch_device", "cpu")):
             for share in (0.25, 0.5):  # with padding, as real ones have it: the fast path leaves it out
                 policy.infer({"share": share})
     except KeystoneError:
         raise
-    except Exception as error:  # a model of the user's own may want more inputs than openpi's
+    except Exception as error:  # a model of the user's own may need other inputs
         log.warning(
             "KeyStone: no warm-up, since a made-up observation does not suit this policy (%s: %s): the first request will "
             "compile and check instead", type(error).__name__, error,
@@ -51,9 +51,9 @@ def warm_up(handle: Handle) -> bool:
 
 
 @contextlib.contextmanager
-def _made_up(policy: Any) -> Iterator[None]:
-    """Within this block the policy sees made-up inputs with the ``"share"`` it is asked with: robots name their observations
-    as they like, and input transforms bring all into this form.
+def _synthetic_inputs(policy: Any) -> Iterator[None]:
+    """Within this block the policy's input transform returns made-up inputs, with the ``"share"`` of the observation: the names
+    of real observations differ between robots, the transformed inputs do not.
     """
     if not is_policy(policy):
         raise TypeError(f"expected openpi's Policy, not a {type(policy).__name__}")

@@ -1,12 +1,16 @@
-"""One JSON line for every round, for plots and for proof that candidates were drawn."""
+"""One JSON line per round, for plots and as evidence that candidates were drawn."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keystone_robotics.handle import RoundEvent
+from keystone_robotics.attach import attach
+from keystone_robotics.handle import Handle, RoundEvent
+from keystone_robotics.spec import Spec
 
 
 class RoundLog:
@@ -32,9 +36,18 @@ class RoundLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, event: RoundEvent, **more: Any) -> None:
-        """Append the line of a round, and whatever else is known about it."""
+        """Append the line of a round, with further entries."""
         with self.path.open("a") as file:
             file.write(json.dumps({**more, **summary(event)}) + "\n")
+
+
+def attach_with_log(policy: Any, spec: Spec, environ: Mapping[str, str] = os.environ) -> Handle:
+    """`keystone.attach`; with ``KEYSTONE_LOG=path`` in the environment, every round appends a line there."""
+    handle = attach(policy, spec)
+    path = environ.get("KEYSTONE_LOG", "").strip()
+    if path:
+        handle.subscribe(RoundLog(path))
+    return handle
 
 
 def summary(event: RoundEvent) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from keystone_robotics.compare.comparison import compare
 from keystone_robotics.compare.read_run import outcomes_of
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.evaluate.branch import Brancher
+from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.results import RoundRecord
-from keystone_robotics.evaluate.settings import Settings
 from keystone_robotics.evaluate.store import EpisodeRow, Store
 from keystone_robotics.evaluate.summary import ArmSummary, lines
 from keystone_robotics.report.film import NoPicture, film_episode, save_film, save_strip
@@ -45,7 +45,7 @@ def pairs(rows: Sequence[EpisodeRow], one: str, many: str) -> list[Pair]:
 
 
 def write_page(
-    settings: Settings, folder: Path, summaries: Sequence[ArmSummary], about: str, command: str
+    settings: EvaluationConfig, folder: Path, summaries: Sequence[ArmSummary], about: str, command: str
 ) -> tuple[Path, list[str]]:
     """Write ``index.html`` and its pictures into the folder of a run.
 
@@ -98,13 +98,13 @@ def write_page(
     return path, problems
 
 
-def verdicts(rows: Sequence[EpisodeRow], settings: Settings) -> list[str]:
+def verdicts(rows: Sequence[EpisodeRow], settings: EvaluationConfig) -> list[str]:
     """Every choice among several samples against each arm with one, one sentence each."""
     outcomes = {
         str(arm): outcomes_of(str(arm), [row for row in rows if row.arm == str(arm)], Path(), {})
         for arm in settings.arms
     }
-    several, single = ([outcomes[str(arm)] for arm in settings.arms if (arm.k > 1) == more] for more in (True, False))
+    several, single = ([outcomes[str(arm)] for arm in settings.arms if (arm.k != 1) == more] for more in (True, False))
     return [
         f"{many.name} against {one.name}: {compare(one, many).verdict.replace('B is ', 'it is ')}."
         for many in several
@@ -118,7 +118,7 @@ def _by_task(summaries: Sequence[ArmSummary]) -> list[list[str]]:
     return [["task", *(one.arm for one in summaries)], *rows]
 
 
-def _add_round(page: Page, settings: Settings, folder: Path, pair: Pair, rounds: Sequence[RoundRecord]) -> None:
+def _add_round(page: Page, settings: EvaluationConfig, folder: Path, pair: Pair, rounds: Sequence[RoundRecord]) -> None:
     """Branch some rounds, and show the one in which what became of a candidate depended most on where it lay."""
     row = pair.many
     numbers = np.unique(np.linspace(0, len(rounds) - 1, TRIED).round().astype(int)).tolist()
@@ -154,7 +154,7 @@ def separation(candidates: NDArray[np.float32], success: NDArray[np.bool_]) -> f
 
 def _add_film(
     page: Page,
-    settings: Settings,
+    settings: EvaluationConfig,
     folder: Path,
     pair: Pair,
     alone: Sequence[RoundRecord],

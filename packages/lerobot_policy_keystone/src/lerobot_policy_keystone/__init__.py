@@ -1,11 +1,15 @@
 """KeyStone in LeRobot's own commands. LeRobot imports this package before it parses the command line.
 
-It registers the policy type ``keystone`` and adds the flag ``--policy.keystone.…`` to every policy type. Should a LeRobot come
-along into which the flag does not fit, a command that uses it (or ``KEYSTONE_K``) ends here: it must not run without KeyStone.
+It registers the policy type ``keystone`` and adds the flags ``--policy.keystone.…`` to every policy type. Where they do not
+work with the installed LeRobot, or an environment variable cannot be read, a command that uses them ends here with one line: it
+must not run without KeyStone.
 """
 
 import os
 import sys
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.spec import options, options_from_environment, variable_of
 
 try:
     from lerobot_policy_keystone import flag
@@ -14,20 +18,19 @@ try:
 except Exception as error:
     problem = f"{type(error).__name__}: {error}"
 
+# LeRobot logs exceptions of plugins and goes on, except for SystemExit.
 if problem and (
     any(argument.startswith("--policy.keystone") for argument in sys.argv)
-    or any(
-        value
-        and name.startswith("KEYSTONE_")
-        and name[9:] not in ("LOG", "PROFILES", "UPSTREAM")  # these are no settings
-        for name, value in os.environ.items()
-    )
+    or any(os.environ.get(variable_of(name), "").strip() for name in options())
 ):
-    # LeRobot logs exceptions of plugins and goes on, except for this one
     raise SystemExit(
         f"KeyStone: --policy.keystone and KEYSTONE_… do not work with this LeRobot: {problem}. "
         "Use --policy.type=keystone --policy.base_path=CHECKPOINT --policy.k=16 instead"
     )
+try:
+    options_from_environment()
+except KeystoneError as error:
+    raise SystemExit(f"KeyStone: {error}") from None
 
 from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
 from lerobot_policy_keystone.options import KeystoneOptions

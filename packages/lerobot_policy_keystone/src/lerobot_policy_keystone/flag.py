@@ -11,14 +11,15 @@ from draccus.utils import is_choice_type
 from lerobot.configs import PreTrainedConfig
 from lerobot.policies.pretrained import PreTrainedPolicy
 
-from keystone_robotics.integrations import Settings
+from keystone_robotics.integrations import attach_with_log
+from keystone_robotics.spec import merge, options_from_environment, spec_from
 from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
 from lerobot_policy_keystone.options import KeystoneOptions
 
 FIELD = "keystone"
 
-process_settings = Settings()
-"""Of this process, from the command line of a server; over the environment, under the flag of a policy."""
+process_options: dict[str, Any] = {}
+"""From the command line of a server: over the environment, under the flags of a policy."""
 
 
 @dataclasses.dataclass
@@ -109,9 +110,9 @@ def _attach_if_wanted(policy: Any, config: PreTrainedConfig) -> None:
     if isinstance(config, KeystoneConfig):  # attaches to the policy inside itself
         return
     options = getattr(config, FIELD, None) or KeystoneOptions()
-    settings = options.settings().over(process_settings).over(Settings.from_environment())
-    if settings.given:
-        settings.attach(policy)
+    given = merge(options.given(), process_options, options_from_environment())
+    if given:
+        attach_with_log(policy, spec_from(given))
 
 
 def _problem(configs: Sequence[type]) -> str:

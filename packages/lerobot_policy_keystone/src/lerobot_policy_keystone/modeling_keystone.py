@@ -7,7 +7,8 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from torch import Tensor
 
 import keystone_robotics as keystone
-from keystone_robotics.integrations import Settings
+from keystone_robotics.integrations import attach_with_log
+from keystone_robotics.spec import options_from_environment, spec_from
 from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
 
 
@@ -21,8 +22,8 @@ class KeystonePolicy(PreTrainedPolicy):
         super().__init__(config)
         base = config.base
         self.inner = get_policy_class(base.type).from_pretrained(base.pretrained_path, config=base)
-        keystone.detach(self.inner)  # KEYSTONE_K in the environment may have been faster
-        config.settings().over(Settings.from_environment()).attach(self.inner)
+        keystone.detach(self.inner)  # KEYSTONE_K in the environment has attached it already
+        attach_with_log(self.inner, spec_from(config.given(), options_from_environment()))
 
     def reset(self) -> None:
         self.inner.reset()

@@ -1,4 +1,4 @@
-"""``keystone-policy-server``: LeRobot's async policy server, whose policies choose among K candidates.
+"""``keystone-policy-server``: LeRobot's async policy server with KeyStone attached to its policies.
 
 Takes the options of ``python -m lerobot.async_inference.policy_server``, and KeyStone's own as ``--keystone.k=16``.
 """
@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import draccus
 from lerobot.async_inference.configs import PolicyServerConfig
 
-from keystone_robotics.integrations import Settings
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.spec import DEFAULT_RULE, merge, options_from_environment, spec_from
 from lerobot_policy_keystone import flag, problem
 from lerobot_policy_keystone.options import KeystoneOptions
 
@@ -21,10 +22,13 @@ class KeystonePolicyServerConfig(PolicyServerConfig):
 
 
 def main() -> None:
-    """Serve until SIGINT or SIGTERM. KeyStone is on without any option: whoever starts this server wants it."""
+    """Serve until SIGINT or SIGTERM. KeyStone is on without any option."""
     config = draccus.parse(KeystonePolicyServerConfig)
-    flag.process_settings = config.keystone.settings().over(Settings.from_environment()).over(Settings(k=16))
-    flag.process_settings.bind()  # what is wrong with it should not wait for the first client
+    try:
+        flag.process_options = merge(config.keystone.given(), options_from_environment(), {"rule": DEFAULT_RULE})
+        spec_from(flag.process_options)  # a wrong option should not wait for the first client
+    except KeystoneError as error:
+        raise SystemExit(f"keystone-policy-server: {error}") from None
     if problem:
         raise SystemExit(f"keystone-policy-server does not work with this LeRobot: {problem}")
 

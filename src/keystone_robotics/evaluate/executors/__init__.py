@@ -6,20 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.results import ShardResult
-from keystone_robotics.evaluate.settings import Settings, Shard
 
 if TYPE_CHECKING:
     from keystone_robotics.evaluate.worker import Worker
 
 #: Yields the result of every shard once, in any order.
-Executor = Callable[[Settings, Sequence[Shard]], Iterator[ShardResult]]
+Executor = Callable[[EvaluationConfig, Sequence[Shard]], Iterator[ShardResult]]
 
 #: How often a shard is tried whose worker dies.
 TRIES = 3
 
 
-def in_process(settings: Settings, shards: Sequence[Shard], worker: Worker | None = None) -> Iterator[ShardResult]:
+def in_process(
+    settings: EvaluationConfig, shards: Sequence[Shard], worker: Worker | None = None
+) -> Iterator[ShardResult]:
     """One after the other, here; with a worker that is ready, if there is one."""
     from keystone_robotics.evaluate.worker import Worker
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.executors import TRIES
 from keystone_robotics.evaluate.results import ShardResult, given_up
-from keystone_robotics.evaluate.settings import Settings, Shard
 
 
 class RayCluster:
@@ -28,7 +28,7 @@ class RayCluster:
     def __init__(self, address: str = "local", workers: int | None = None, gpus: float = 0.0) -> None:
         self.address, self.workers, self.gpus = address, workers, gpus
 
-    def __call__(self, settings: Settings, shards: Sequence[Shard]) -> Iterator[ShardResult]:
+    def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
         if not shards:
             return
         with self._connected() as ray:
@@ -94,14 +94,14 @@ class RayCluster:
             ray.shutdown()
 
 
-def _start(settings: Settings) -> None:
+def _start(settings: EvaluationConfig) -> None:
     """In a Ray worker: load the policy."""
     from keystone_robotics.evaluate.worker import start
 
     start(settings)
 
 
-def _try_out(ray: Any, begin: Any, settings: Settings) -> None:
+def _try_out(ray: Any, begin: Any, settings: EvaluationConfig) -> None:
     """One worker first: if not even that can start, no shard is to blame, and nothing is to be stored."""
     try:
         ray.get(begin.remote(settings))

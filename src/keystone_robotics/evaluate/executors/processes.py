@@ -16,9 +16,9 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.executors import TRIES
 from keystone_robotics.evaluate.results import ShardResult, given_up
-from keystone_robotics.evaluate.settings import Settings, Shard
 from keystone_robotics.evaluate.worker import run_shard, start
 
 log = logging.getLogger("keystone")
@@ -39,7 +39,7 @@ class Processes:
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
-    def __call__(self, settings: Settings, shards: Sequence[Shard]) -> Iterator[ShardResult]:
+    def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
         waiting, suspects, deaths = deque(shards), deque[Shard](), Counter[Shard]()
         # Without a lock, which a worker that is killed could take with it.
         started = multiprocessing.get_context("spawn").RawValue(ctypes.c_bool, False)
@@ -71,7 +71,7 @@ class _Died(Exception):
         self.under_way = under_way
 
 
-def _run(workers: int, settings: Settings, queue: deque[Shard], started: Any) -> Iterator[ShardResult]:
+def _run(workers: int, settings: EvaluationConfig, queue: deque[Shard], started: Any) -> Iterator[ShardResult]:
     """Work off a queue with new processes; no more shards leave it than there are processes."""
     # A fork would copy threads and GL contexts in the middle of their work.
     context = multiprocessing.get_context("spawn")
@@ -118,7 +118,7 @@ def _deaf_children() -> Iterator[None]:
 _started: Any = None
 
 
-def _run_shard(settings: Settings, shard: Shard) -> ShardResult:
+def _run_shard(settings: EvaluationConfig, shard: Shard) -> ShardResult:
     """In a worker: roll out a shard, and let the parent know before that the policy could be loaded."""
     start(settings)
     _started.value = True

@@ -7,17 +7,15 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import written_whole
-from keystone_robotics.integrations.settings import Settings
-from keystone_robotics.integrations.vla_eval.options import ServeOptions, absolute
+from keystone_robotics.integrations.vla_eval.options import ServeOptions, absolute, environment_block
 from keystone_robotics.integrations.vla_eval.shim import cache, has_requirements, shim
-from keystone_robotics.options import DEFAULT_K
 
 
 @dataclass(frozen=True)
@@ -69,23 +67,22 @@ def read_target(path: Path) -> Target:
     return Target(script.resolve(), path.resolve(), args.get("keystone") or {})
 
 
-def serve_command(target: Target, options: ServeOptions, address: str | None, args: Sequence[str]) -> list[str]:
-    """``vla-eval serve`` for a target, with these options over those in its file, and both over the environment's. Writes the
-    shim and a small YAML file.
+def serve_command(
+    target: Target, flags: Mapping[str, Any], address: str | None = None, args: Sequence[str] = ()
+) -> list[str]:
+    """``vla-eval serve`` for a target: flags go over the block in its file, and that over the environment. Writes the shim
+    and a small YAML file.
 
     Args:
         target: what to serve.
-        options: from the command line.
+        flags: options from the command line, None where not given.
         address: host:port, or None for what the file says.
         args: further arguments of the server, KEY=VALUE.
     """
     for arg in args:
         if "=" not in arg:
             raise KeystoneError(f"--arg {arg}: expected KEY=VALUE, as for `vla-eval serve`")
-    below = ServeOptions.from_environment().over(ServeOptions(Settings(k=DEFAULT_K)))
-    everything = options.over(ServeOptions.parse(target.block)).over(below)
-    everything.check()
-    block = everything.block()
+    block = ServeOptions.parse(flags, target.block, environment_block()).block()
     if "rounds" in block:
         block["rounds"] = absolute(block["rounds"])
     config = _write(target)

@@ -41,9 +41,9 @@ def attach_to_server(server: Any, options: ServeOptions) -> Handle:
         KeystoneError: if there is a policy, and it cannot be attached to.
     """
     policy = server if options.site else _policy_of(server)
-    # A server that asks select_action takes actions one by one from the policy's own queue: the policy knows how many.
+    # A server that calls select_action takes actions one by one from the policy's queue: the policy knows how many.
     executed = None if getattr(server, "_use_select_action", False) else getattr(server, "chunk_size", None)
-    return attach(policy, site=options.site, space=options.action_space(), execute=executed, **options.arguments())
+    return attach(policy, options.spec, site=options.site, execute=options.spec.execute or executed)
 
 
 def holds_a_model(server: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A vla-eval server class with one more argument, `keystone`, whose policy chooses among K candidates."""
+"""A vla-eval server class with one more argument, `keystone`: KeyStone attached to its policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("keystone")
 
 
 class KeystoneServer:
-    """Goes in front of a `ModelServer` subclass: takes the argument, attaches when the model is there, lets K be changed."""
+    """Mixin for `ModelServer` subclasses: takes the argument, attaches when the model is loaded, lets K be changed."""
 
     _keystone_serving: Serving | None = None
 
@@ -27,9 +27,8 @@ class KeystoneServer:
         Args:
             keystone: options, see docs/vla-eval.md; None leaves the server as it is.
         """
-        options = (
-            None if keystone is None else ServeOptions.parse(keystone)
-        )  # wrong ones are told before weights are loaded
+        # wrong options are reported before weights are loaded
+        options = None if keystone is None else ServeOptions.parse(keystone)
         super().__init__(*args, **kwargs)
         if options is not None:
             self._keystone_serving = Serving(options)
@@ -59,7 +58,7 @@ class KeystonePredictServer(KeystoneServer):
     """The same for servers that predict observation by observation, or many at once."""
 
     def predict(self, obs: Any, ctx: SessionContext) -> Any:
-        """The server's own answer, its policy having chosen."""
+        """The server's answer, with what was selected."""
         predict = super().predict  # type: ignore[misc]
         if self._keystone_serving is None:
             return predict(obs, ctx)

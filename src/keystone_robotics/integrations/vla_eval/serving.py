@@ -1,4 +1,4 @@
-"""What a wrapped server knows while it serves: the attached policy, which episodes ask, what was chosen for whom."""
+"""The state of a wrapped server: the attached policy, the episodes of its sessions, what was selected for which."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.integrations.round_log import RoundLog, summary
 from keystone_robotics.integrations.vla_eval.find import NoPolicy, attach_to_server, holds_a_model
 from keystone_robotics.integrations.vla_eval.options import ServeOptions
-from keystone_robotics.options import DEFAULT_K
 from keystone_robotics.sample.noise import derive_seed
 from keystone_robotics.select.rules.checks import whole
 
@@ -29,18 +28,18 @@ _BY_ROW = ("index", "sizes", "consensus", "spread")
 
 
 @dataclass
-class Question:
-    """One call of `predict` or `predict_batch`: which sessions ask, and the rounds that it took to answer them."""
+class PredictCall:
+    """One call of `predict` or `predict_batch`: its sessions, and summaries of its rounds."""
 
     contexts: Sequence[Any]
     rounds: list[dict[str, Any]] = field(default_factory=list)
 
 
-_asking: contextvars.ContextVar[Question | None] = contextvars.ContextVar("keystone_vla_eval", default=None)
+_current_call: contextvars.ContextVar[PredictCall | None] = contextvars.ContextVar("keystone_vla_eval", default=None)
 
 
 class Serving:
-    """The part of a wrapped server that is KeyStone's."""
+    """KeyStone's part of a wrapped server."""
 
     def __init__(self, options: ServeOptions) -> None:
         self.options = options
@@ -54,12 +53,12 @@ class Serving:
         """Candidates per round; "auto" if that is still to be found."""
         if self.handle is not None:
             return self.handle.k
-        return DEFAULT_K if self.options.settings.k is None else self.options.settings.k
+        return self.options.spec.k
 
     @k.setter
     def k(self, value: int) -> None:
         whole("k", value)
-        self.options = replace(self.options, settings=replace(self.options.settings, k=value))
+        self.options = replace(self.options, spec=replace(self.options.spec, k=value))
         if self.handle is not None:
             self.handle.k = value
 
@@ -84,40 +83,40 @@ class Serving:
         self._episodes[context] = dict(config.get("task") or {})
 
     def answer(self, server: Any, predict: Callable[[], list[Any]], contexts: Sequence[Any]) -> list[Any]:
-        """What the server answers to these sessions, its policy having chosen, with what was chosen where that is clear."""
-        if _asking.get() is not None:  # predict called predict_batch, or the other way round
+        """The server's answers to these sessions, each with what was selected where there was one round row for each."""
+        if _current_call.get() is not None:  # predict called predict_batch, or the other way round
             return predict()
-        question = Question(contexts)
-        token = _asking.set(question)
+        call = PredictCall(contexts)
+        token = _current_call.set(call)
         try:
             with self._seeded(contexts):
                 answers = list(predict())
         finally:
-            _asking.reset(token)
-        with self._attaching:  # several sessions may ask first at once
+            _current_call.reset(token)
+        with self._attaching:  # several sessions may make the first call at once
             if self.handle is None:
                 self.attach(server, last_chance=True)
                 log.warning(
                     "KeyStone: the model was loaded for the first observation, whose answer is one plain sample"
                 )
-        return _with_diagnostics(answers, question)
+        return _with_diagnostics(answers, call)
 
     def record(self, event: RoundEvent) -> None:
-        """After a round: remember it for the answer, and log it with the episodes that it was for."""
-        question = _asking.get()
+        """After a round: keep its summary for the answer, and log it with the episodes of its rows."""
+        call = _current_call.get()
         line = summary(event)
-        if question is None:
+        if call is None:
             if self._log is not None:
                 self._log(event)
             return
-        first = sum(len(one["index"]) for one in question.rounds)
-        question.rounds.append(line)
+        first = sum(len(one["index"]) for one in call.rounds)
+        call.rounds.append(line)
         # A batch may be answered in one round or in one for each row; the rows come in the order of the sessions.
-        rows = question.contexts[first : first + len(line["index"])]
+        rows = call.contexts[first : first + len(line["index"])]
         if self._log is not None:
-            self._log(event, episodes=[self._whose(context) for context in rows])
+            self._log(event, episodes=[self._episode_of(context) for context in rows])
 
-    def _whose(self, context: Any) -> dict[str, Any]:
+    def _episode_of(self, context: Any) -> dict[str, Any]:
         task = self._episodes.get(context, {})
         return {
             "task": task.get("name"),
@@ -128,32 +127,32 @@ class Serving:
         }
 
     def _seeded(self, contexts: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """With a seed, the noise of a row follows from it, the episode and the step: not from who else asks, nor from when."""
-        seed = self.options.settings.seed
+        """With a seed, the noise of a row depends on it, the episode and the step, not on the rest of the batch or the time."""
+        seed = self.options.spec.seed
         if seed is None or self.handle is None:
             return contextlib.nullcontext()
         seeds = [
-            derive_seed(seed, _number(self._episodes.get(context) or context.episode_id), context.step)
+            derive_seed(seed, _hash_of(self._episodes.get(context) or context.episode_id), context.step)
             for context in contexts
         ]
-        return self.handle.seeded(_endless(seeds))
+        return self.handle.seeded(_seed_stream(seeds))
 
 
-def _endless(seeds: list[int]) -> Iterator[int]:
-    """One seed for each row; should the policy be asked more than once for a row, others that follow from them."""
+def _seed_stream(seeds: list[int]) -> Iterator[int]:
+    """One seed for each row, then further ones for policies that draw more than one round for a row."""
     return itertools.chain(seeds, (derive_seed(seeds[0], again) for again in itertools.count(1)))
 
 
-def _number(episode: object) -> int:
+def _hash_of(episode: object) -> int:
     text = json.dumps(episode, sort_keys=True, default=str)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
-def _with_diagnostics(answers: list[Any], question: Question) -> list[Any]:
-    """The answers, each with the choice that it came from under "keystone", if there was one choice for each."""
+def _with_diagnostics(answers: list[Any], call: PredictCall) -> list[Any]:
+    """The answers, each with its selection under "keystone", if there is one selection for each."""
     rows = [
         {**{key: line[key] for key in ("round", "k", "rule")}, **{key: line[key][row] for key in _BY_ROW}}
-        for line in question.rounds
+        for line in call.rounds
         for row in range(len(line["index"]))
     ]
     if len(rows) != len(answers):

@@ -36,15 +36,15 @@ def run(out: Path = Path("out"), episodes: int = 20, workers: int = min(2, os.cp
         raise KeystoneError("--episodes and --workers: expected 1 or more")
     from rich.console import Console
 
+    from keystone_robotics.evaluate.config import config_from
     from keystone_robotics.evaluate.executors import make_executor
     from keystone_robotics.evaluate.run import evaluate
-    from keystone_robotics.evaluate.settings import settings_from
     from keystone_robotics.evaluate.summary import as_table
     from keystone_robotics.policies.load import trained_on
     from keystone_robotics.report.demo import write_page
 
     console = Console()
-    settings = settings_from(
+    settings = config_from(
         {"policy": POLICY, "env": ENV, "tasks": trained_on(POLICY), "arms": ARMS, "episodes": episodes, "shard": 20,
          "keep_rounds": True}
     )  # fmt: skip

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keystone_robotics.evaluate.arms import Arm
-from keystone_robotics.options import RECOMMENDED_RULE
+from keystone_robotics.spec import RECOMMENDED_RULE, Spec
 
 PAPER = "keystone:k=16"  #: the paper's rule at the paper's K
 #: The factor on the initial noise at which rules are tried on cooler samples; chosen on the tasks for choosing.
@@ -50,7 +49,7 @@ class Experiment:
         for section in self.sections:
             if workload in section.workloads or not section.workloads:
                 for arm in section.arms:
-                    named.setdefault(str(Arm.parse(arm)), section.title)
+                    named.setdefault(str(Spec.parse(arm)), section.title)
         return named
 
 

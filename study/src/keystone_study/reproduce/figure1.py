@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import track
 
 from keystone_robotics.evaluate.branch import Brancher, Branches
+from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import Executor
 from keystone_robotics.evaluate.results import RoundRecord
 from keystone_robotics.evaluate.run import evaluate, versions
-from keystone_robotics.evaluate.settings import Settings
 from keystone_robotics.evaluate.store import Store
 from keystone_robotics.files import written_whole
 from keystone_robotics.report.demo import separation
@@ -86,7 +86,7 @@ def draw_figure1(out: Path, executor: Executor, console: Console, quick: bool) -
 
 
 def branch_all(
-    settings: Settings, folder: Path, console: Console
+    settings: EvaluationConfig, folder: Path, console: Console
 ) -> Iterator[tuple[BranchedRound, RoundRecord, Branches]]:
     """Some rounds of every episode, each candidate executed to the end; an episode that ended with an error has none."""
     arm = settings.arms[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keystone_robotics.compare.comparison import Rate
-from keystone_robotics.options import RECOMMENDED_RULE
+from keystone_robotics.spec import RECOMMENDED_RULE
 from keystone_study.markdown import markdown_table
 from keystone_study.reproduce.analysis import ArmResult, Difference, WorkloadResult
 from keystone_study.reproduce.experiment import COOLED, COOLED_TEMPERATURE, PAPER, Experiment

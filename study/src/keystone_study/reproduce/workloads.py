@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from keystone_robotics.evaluate.arms import Arm
-from keystone_robotics.evaluate.settings import Settings
+from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.policies.load import trained_on
+from keystone_robotics.spec import Spec
 
 QUICK = 3  #: initial states of a task in a test run; too few for a conclusion
 #: Seeds of initial states and noise: for choosing rules and settings, for the main table, and for confirming the recommendation
@@ -40,18 +40,18 @@ class Workload:
     tasks: tuple[str, ...] = ()
     seed: int = REPORTED_SEED
 
-    def settings(self, arms: tuple[str, ...], repeats: int | None = None) -> Settings:
+    def settings(self, arms: tuple[str, ...], repeats: int | None = None) -> EvaluationConfig:
         """The evaluation of some arms, with at most ``repeats`` repeats; None is all."""
-        return Settings(
+        return EvaluationConfig(
             policy=self.policy,
             env=self.env,
             tasks=self.tasks or trained_on(self.policy),
             episodes=self.states,
             repeats=min(self.repeats, repeats or self.repeats),
-            arms=tuple(Arm.parse(arm) for arm in arms),
+            arms=tuple(Spec.parse(arm) for arm in arms),
             seed=self.seed,
             shard=min(20, self.states),
-            any_task=True,
+            allow_untrained_tasks=True,
         )
 
     def quick(self) -> Workload:

@@ -15,7 +15,7 @@ from keystone_robotics.environments.benchmark import Array
 from keystone_robotics.environments.metaworld import STATE, MetaWorldEnv
 from keystone_robotics.environments.pusht import PushTEnv
 from keystone_robotics.errors import KeystoneError, nearest_name
-from keystone_robotics.evaluate.settings import DEMONSTRATIONS
+from keystone_robotics.evaluate.config import DEMONSTRATIONS
 from keystone_study.train.demonstration import Demonstration
 from keystone_study.train.imperfection import MOTION, REGIMES, ImperfectDemonstrator
 

@@ -1,4 +1,4 @@
-"""What an evaluation is: its settings, and the fixed groups of episodes that it is made of."""
+"""What an evaluation is: its configuration, and the fixed groups of episodes that it is made of."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError, nearest_name
-from keystone_robotics.evaluate.arms import Arm
 from keystone_robotics.sample.noise import derive_seed
 from keystone_robotics.select.rules import RULES
 from keystone_robotics.select.rules.checks import whole
+from keystone_robotics.spec import Spec
 
 #: The policy as it is; the control that costs nothing; the paper's rule; the one that did best in docs/study.md.
-DEFAULT_ARMS = tuple(map(Arm.parse, ("first", "first:temperature=0.6", "keystone:k=16", "core-mean:k=16")))
+DEFAULT_ARMS = tuple(map(Spec.parse, ("first", "first:temperature=0.6", "keystone:k=16", "core-mean:k=16")))
 #: Demonstrations begin at states with seeds from here on; those of evaluations lie below.
 DEMONSTRATIONS = 2**30
 
@@ -26,14 +26,14 @@ class Shard:
     depend on who rolls it out, how many workers there are, or what was interrupted.
 
     Attributes:
-        arm: how chunks are chosen.
+        arm: how candidates are drawn and one is selected.
         task: of all its episodes.
         repeat: which of the repeats; each has noise of its own.
         first: number of the first episode.
         count: number of episodes.
     """
 
-    arm: Arm
+    arm: Spec
     task: str
     repeat: int
     first: int
@@ -48,7 +48,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvaluationConfig:
     """Everything that decides the outcome of an evaluation.
 
     Attributes:
@@ -64,7 +64,7 @@ class Settings:
         execute: steps of a chunk that are executed before the next round; None is the policy's number.
         device: of the policy; None is its checkpoint's.
         keep_rounds: store the candidates of every round, for reports.
-        any_task: also those that the policy was not trained on.
+        allow_untrained_tasks: also run tasks that the policy was not trained on.
         fingerprint: of the policy's files, which workers compare with what they find; None compares nothing.
     """
 
@@ -73,14 +73,14 @@ class Settings:
     tasks: tuple[str, ...]
     episodes: int = 50
     repeats: int = 1
-    arms: tuple[Arm, ...] = DEFAULT_ARMS
+    arms: tuple[Spec, ...] = DEFAULT_ARMS
     seed: int = 0
     shard: int = 25
     max_steps: int | None = None
     execute: int | None = None
     device: str | None = None
     keep_rounds: bool = False
-    any_task: bool = False
+    allow_untrained_tasks: bool = False
     fingerprint: str | None = None
 
     def __post_init__(self) -> None:
@@ -92,6 +92,8 @@ class Settings:
         whole("seed", self.seed, least=0)
         if not self.arms:
             raise KeystoneError("no arm was given: --arm first --arm keystone:k=16, say")
+        for arm in self.arms:
+            _check_arm(arm)
         for kind, names in (("arm", [str(arm) for arm in self.arms]), ("task", list(self.tasks))):
             twice = {name for name in names if names.count(name) > 1}
             if twice:
@@ -137,19 +139,19 @@ class Settings:
 
 
 #: What users say; the fingerprint is found out.
-_GIVEN = [name for name in Settings.__dataclass_fields__ if name != "fingerprint"]
+_GIVEN = [name for name in EvaluationConfig.__dataclass_fields__ if name != "fingerprint"]
 
 
-def settings_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -> Settings:
-    """Settings from plain values, checked; None means not given.
+def config_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -> EvaluationConfig:
+    """A configuration from plain values, checked; None means not given.
 
     >>> arms = ["first", {"rule": "medoid", "k": 4}]
-    >>> settings_from({"policy": "p", "env": "pusht", "tasks": ["pusht"], "arms": arms}).arms[1].k
+    >>> config_from({"policy": "p", "env": "pusht", "tasks": ["pusht"], "arms": arms}).arms[1].k
     4
     """
     for name in given:
         if name not in _GIVEN:
-            raise KeystoneError(f"unknown setting {name!r}: {nearest_name(name, _GIVEN)}")
+            raise KeystoneError(f"unknown option {name!r}: {nearest_name(name, _GIVEN)}")
     values = {name: value for name, value in given.items() if value is not None}
     for name in ("policy", "env"):
         if not isinstance(values.get(name), str):
@@ -160,12 +162,13 @@ def settings_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -
             raise KeystoneError(f"task {task!r}: expected a name")
     if "arms" in values:
         values["arms"] = tuple(_arm(arm) for arm in _listed("arms", values["arms"]))
-    checks = (("device", str, "a name"), ("keep_rounds", bool, "true or false"), ("any_task", bool, "true or false"))
-    for name, kind, wanted in checks:
-        if not isinstance(values.get(name, kind()), kind):
-            raise KeystoneError(f"{name}={values[name]!r}: expected {wanted}")
+    if not isinstance(values.get("device", ""), str):
+        raise KeystoneError(f"device={values['device']!r}: expected a name")
+    for name in ("keep_rounds", "allow_untrained_tasks"):
+        if not isinstance(values.get(name, False), bool):
+            raise KeystoneError(f"{name}={values[name]!r}: expected true or false")
     try:
-        return Settings(**values)
+        return EvaluationConfig(**values)
     except (TypeError, ValueError) as error:
         raise KeystoneError(str(error)) from None
 
@@ -179,20 +182,33 @@ def _listed(name: str, value: Any) -> Sequence[Any]:
     return value
 
 
-def _arm(value: Any) -> Arm:
-    if isinstance(value, Mapping) and "rule" in value:
-        rest = {str(name): item for name, item in value.items() if name != "rule"}
+def _arm(value: Any) -> Spec:
+    if isinstance(value, Mapping):
         try:
-            return Arm.make(str(value["rule"]), rest)
+            return Spec.from_mapping(value)
         except (TypeError, ValueError) as error:
             raise KeystoneError(f"arm {dict(value)}: {error}") from None
     if not isinstance(value, str):
-        raise KeystoneError(f"arm {value!r}: expected text (keystone:k=16) or a mapping with a rule")
-    return Arm.parse(value)
+        raise KeystoneError(f"arm {value!r}: expected text (keystone:k=16) or a mapping ({{rule: keystone, k: 16}})")
+    return Spec.parse(value)
+
+
+def _check_arm(arm: Spec) -> None:
+    """Refuse what makes no sense in an evaluation, whose results must not depend on who rolls out a shard."""
+    if arm.seed is not None:
+        raise KeystoneError(
+            f"arm {arm}: seed is the evaluation's (--seed), which gives all arms the same noise: leave it out"
+        )
+    if arm.k == "auto":
+        raise KeystoneError(
+            f"arm {arm}: K would depend on the worker: `keystone profile` finds the number to give instead"
+        )
+    if not isinstance(arm.rule, str):
+        raise KeystoneError(f"arm {arm}: a rule without a name cannot be sent to workers: add it to keystone.RULES")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The settings in a YAML file."""
+    """The options in a YAML file."""
     import yaml
 
     try:
@@ -204,5 +220,5 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise KeystoneError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(content, dict):
-        raise KeystoneError(f"{path}: expected settings such as `policy: …`, one a line")
+        raise KeystoneError(f"{path}: expected options such as `policy: …`, one a line")
     return content

@@ -1,0 +1,127 @@
+"""Options from the environment, several sources at once, and what `attach` makes of them."""
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import keystone_robotics as keystone
+from keystone_robotics import ActionSpace, KeystoneError, Spec
+from keystone_robotics import spec as spec_module
+from keystone_robotics.spec import merge, options, options_from_environment, spec_from
+
+
+class Policy(torch.nn.Module):
+    def act(self):
+        return torch.randn(1, 8, 2)
+
+
+@pytest.fixture
+def warnings(monkeypatch, caplog):
+    monkeypatch.setattr(spec_module, "_warned", set())
+    caplog.set_level(logging.WARNING, "keystone")
+    return caplog
+
+
+def test_every_option_can_be_set_in_the_environment(warnings):
+    spec = Spec.from_environment(
+        {
+            "KEYSTONE_SPEC": "kde:k=8,temperature=0.5,bandwidth=0.1",
+            "KEYSTONE_K": "auto",
+            "KEYSTONE_SPACE": '{"dims": 7, "gripper": {"6": 0.5}}',
+            "KEYSTONE_COMPILE": "yes",
+            "KEYSTONE_WHOLE": "1",
+            "KEYSTONE_PARAMS": "bandwidth=0.2",
+            "KEYSTONE_SEED": " 7 ",
+            "KEYSTONE_METRIC": " ",
+            "KEYSTONE_LOG": "rounds.jsonl",
+            "KEYSTONE_PROFILES": "profiles",
+            "KEYSTONE_UPSTREAM": "checkouts",
+        }
+    )
+    assert spec == Spec(
+        "kde", "auto", 0.5, 7, space=ActionSpace(dims=7, gripper={6: 0.5}), compile=True,
+        params={"bandwidth": 0.2, "whole": True},
+    )  # fmt: skip
+    assert not warnings.text
+
+
+def test_unknown_variables_are_ignored_with_one_warning(warnings):
+    environment = {
+        "KEYSTONE_SERVICE_HOST": "10.0.0.1",
+        "KEYSTONE_PORT": "tcp://10.0.0.1:80",
+        "KEYSTONE_TEMPERTURE": "2",
+    }
+    for _ in range(2):
+        assert options_from_environment(environment) == {}
+    assert len(warnings.records) == 3
+    assert "KEYSTONE_TEMPERTURE in the environment: no option; the nearest is KEYSTONE_TEMPERATURE" in warnings.text
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "says"),
+    [
+        ("KEYSTONE_K", "many", 'expected a whole number, or "auto"'),
+        ("KEYSTONE_K", "0", "expected a whole number, 1 or more"),
+        ("KEYSTONE_PARAMS", "tau", "'tau' is not name=value"),
+        ("KEYSTONE_PARAMS", "{tau", ""),
+        ("KEYSTONE_TAU", "hot", "expected a number"),
+        ("KEYSTONE_TEMPERATURE", "hot", "expected a number"),
+        ("KEYSTONE_FAST", "very", "expected True or False"),
+        ("KEYSTONE_RULE", "mediod", "unknown rule 'mediod': did you mean 'medoid'"),
+        ("KEYSTONE_SPEC", "medoid:tau=1", "rule 'medoid' has no parameter 'tau'"),
+        ("KEYSTONE_SPACE", "7", "expected an ActionSpace"),
+    ],
+)
+def test_malformed_variables_are_errors_that_name_them(variable, text, says):
+    with pytest.raises(KeystoneError) as error:
+        options_from_environment({variable: text})
+    assert str(error.value).startswith(f"{variable}={text}: {says}")
+    assert "\n" not in str(error.value)
+
+
+def test_the_first_source_goes_over_the_others_and_parameters_stay_with_their_rule():
+    low = {"rule": "kde", "bandwidth": 0.1, "seed": 3}
+    assert merge({"k": 4, "seed": None}, low) == {"rule": "kde", "bandwidth": 0.1, "seed": 3, "k": 4}
+    assert merge({"rule": "medoid"}, low) == {"rule": "medoid", "seed": 3}
+    assert merge({"rule": "keystone"}, {"tau": 0.5}) == {"rule": "keystone", "tau": 0.5}
+    assert merge({"spec": "core-mean:k=8", "k": 2}, low) == {"rule": "core-mean", "seed": 3, "k": 2}
+    assert merge({"params": {"tau": 1}, "tau": 2}, {"k": None}) == {"tau": 2}
+    with pytest.raises(KeystoneError, match="there is no option 'temprature'"):
+        spec_from({"k": 4}, {"temprature": 0.5})
+
+
+def test_attach_takes_a_spec_its_text_or_options_over_them():
+    expected = Spec("kde", 4, 0.5, params={"bandwidth": 0.2})
+    for arguments, given in (
+        ((expected,), {}),
+        (("kde:k=4,temperature=0.5,bandwidth=0.2",), {}),
+        ((), {"rule": "kde", "k": 4, "temperature": 0.5, "bandwidth": 0.2}),
+        (("kde:k=16,bandwidth=0.2",), {"k": 4, "temperature": 0.5}),
+        ((Spec("medoid", 4),), {"rule": "kde", "temperature": 0.5, "bandwidth": 0.2}),
+    ):
+        policy = Policy()
+        handle = keystone.attach(policy, *arguments, site="act", **given)
+        assert (handle.k, handle.rule, handle.engine.temperature) == (4, expected.bind(), 0.5)
+        assert policy.act().shape == (1, 8, 2)
+    with pytest.raises(TypeError, match=r"16: expected a keystone\.Spec or its text"):
+        keystone.attach(Policy(), 16, site="act")
+    with pytest.raises(TypeError, match="there is no option 'temprature': did you mean 'temperature'"):
+        keystone.attach(Policy(), temprature=0.5, site="act")
+
+
+def test_window_and_gripper_complete_the_space():
+    space = ActionSpace(dims=7, rotation={"axis-angle": 3})
+    spec = Spec(space=space, window="chunk", gripper=6)
+    handle = keystone.attach(Policy(), spec, site="act")
+    assert handle.space == ActionSpace(dims=7, rotation={"axis-angle": 3}, steps=slice(None), gripper={6: 0.0})
+    assert Spec().action_space() is None
+    assert Spec(space=space).action_space() == space
+
+
+def test_the_page_lists_every_option():
+    page = (Path(__file__).parents[2] / "docs" / "spec.md").read_text()
+    rows = page.partition("| option | meaning | default |")[2].partition("\n\n")[0].splitlines()
+    assert {name for row in rows[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])} == set(options())
