@@ -13,6 +13,7 @@ from torch import Tensor
 
 import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.handle import RoundEvent
 from keystone_robotics.sample import engine
 from keystone_robotics.sample.kit import attention
 from tiny import POLICIES
@@ -98,9 +99,12 @@ def test_autocast_after_the_first_round(name: str, policy: Any) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         for fast in (True, False):
             handle.engine.paths.fast = fast
-            handle.subscribe(lambda chosen, fast=fast: drawn.update({fast: chosen.candidates}))
+            rounds: list[RoundEvent] = []
+            unsubscribe = handle.subscribe(rounds.append)
             with handle.seeded(3):
                 POLICIES[name].predict(policy, ragged(name, 2))
+            unsubscribe()
+            drawn[fast] = rounds[0].candidates
             assert handle.path == ("fast" if fast else "plain")
     torch.testing.assert_close(drawn[True], drawn[False], rtol=0, atol=2e-2 * float(drawn[False].abs().max()))
 
@@ -118,9 +122,12 @@ def test_guidance_is_the_same_on_both_paths(name: str) -> None:
         policy.predict_action_chunk(dict(batch))
         assert handle.path == ("fast" if fast else "plain")
         for leftover in (None, previous):
-            handle.subscribe(lambda chosen, key=(fast, leftover is None): candidates.update({key: chosen.candidates}))
+            rounds: list[RoundEvent] = []
+            unsubscribe = handle.subscribe(rounds.append)
             with handle.seeded(3):
                 policy.predict_action_chunk(dict(batch), inference_delay=2, prev_chunk_left_over=leftover)
+            unsubscribe()
+            candidates[fast, leftover is None] = rounds[0].candidates
         keystone.detach(policy)
     for unguided in (True, False):
         torch.testing.assert_close(candidates[True, unguided], candidates[False, unguided], rtol=1e-4, atol=1e-4)
