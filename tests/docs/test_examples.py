@@ -37,6 +37,9 @@ class MyPolicy(torch.nn.Module):
     def select_action(self, batch):
         return self.sample_actions(batch)[:, 0]
 
+    def reset(self):
+        pass
+
 
 def examples():
     for page in PAGES:

@@ -6,6 +6,7 @@ from vla_eval.model_servers.base import SessionContext
 from vla_eval.model_servers.lerobot import LeRobotModelServer
 
 from keystone_robotics.integrations.vla_eval import wrap_server
+from keystone_robotics.sample.selector import Selector
 from tiny import build
 from tiny.checkpoint import env_features, save_checkpoint
 
@@ -22,8 +23,8 @@ def test_a_lerobot_checkpoint_behind_vla_evals_server(tmp_path, monkeypatch):
     server = wrap_server(LeRobotModelServer)(**common, keystone={"k": 4})
     counted = []
     handle = server._keystone_serving.handle
-    space_of = handle._space
-    monkeypatch.setattr(handle, "_space", lambda drawn: counted.append(space_of(drawn)) or counted[-1])
+    space_of = Selector._space
+    monkeypatch.setattr(Selector, "_space", lambda *args: counted.append(space_of(*args)) or counted[-1])
     context = SessionContext("session", "episode")
 
     answer = server.predict(OBSERVATION, context)

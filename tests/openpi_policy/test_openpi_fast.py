@@ -105,7 +105,7 @@ def test_an_expert_without_a_part_is_left_to_its_own_code(model, part, caplog):
     with caplog.at_level(logging.WARNING, "keystone"):
         _, _, path = candidates(model, rows(1, torch.from_numpy))
     assert path == "plain"
-    assert "it failed with AttributeError" in caplog.text
+    assert "plain path: failed with AttributeError" in caplog.text
 
 
 def test_one_candidate_never_goes_there(model, monkeypatch):

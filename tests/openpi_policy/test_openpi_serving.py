@@ -32,7 +32,7 @@ both_frameworks = pytest.mark.parametrize("policy", [TorchModel, JaxModel], indi
 @both_frameworks
 def test_stock_client_gets_a_chosen_chunk_and_plain_diagnostics(policy):
     rounds = []
-    policy._after = rounds.append
+    policy.handle.subscribe(rounds.append)
     with serving(policy) as port:
         client = WebsocketClientPolicy("127.0.0.1", port)
         assert client.get_server_metadata() == {"robot": "toy"}
@@ -101,7 +101,7 @@ def test_only_executed_steps_count():
     inner = Policy(JaxModel())
     policy = wrap_policy(inner, k=16, execute=2, rule="medoid", seed=0)
     rounds = []
-    policy._after = rounds.append
+    policy.handle.subscribe(rounds.append)
     policy.infer(observation())
     expected = keystone.select(rounds[0].candidates[0, :, :2, :REAL_DIMS], "medoid")
     assert rounds[0].selection.index.item() == expected.index
@@ -112,7 +112,7 @@ def test_only_executed_steps_count():
 def test_steps_and_dimensions_may_be_said_together():
     policy = wrap_policy(Policy(JaxModel()), k=16, execute=2, space=keystone.ActionSpace(dims=3), rule="medoid", seed=0)
     rounds = []
-    policy._after = rounds.append
+    policy.handle.subscribe(rounds.append)
     policy.infer(observation())
     assert rounds[0].selection.index.item() == keystone.select(rounds[0].candidates[0, :, :2, :3], "medoid").index
 
@@ -138,7 +138,7 @@ def test_reset_reaches_the_policy(monkeypatch):
 @both_frameworks
 def test_a_warm_up_leaves_nothing_behind_but_what_it_is_for(policy, caplog):
     inner, rounds = policy._policy, []
-    policy._after = rounds.append
+    policy.handle.subscribe(rounds.append)
     state = dict(vars(inner)), torch.get_rng_state()
     with caplog.at_level(logging.INFO, "keystone"):
         assert policy.warm_up()

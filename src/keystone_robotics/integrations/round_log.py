@@ -36,7 +36,9 @@ class RoundLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, event: RoundEvent, **more: Any) -> None:
-        """Append the line of a round, with further entries."""
+        """Append the line of a round, with further entries; none where the policy's own code ran (K = 1)."""
+        if event.path == "own":
+            return
         with self.path.open("a") as file:
             file.write(json.dumps({**more, **summary(event)}) + "\n")
 

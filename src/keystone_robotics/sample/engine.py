@@ -315,16 +315,17 @@ class Engine:
         self.path = trace.path
         k = trace.candidates.shape[1]
         event = RoundEvent(round.number, round.seeds, trace.candidates, selection, trace.path, k, times)
+        with self.lock:
+            if self.keep:
+                self.kept[round.number] = round, trace.path, k
+            if not self._is_rehearsal:
+                self.last = selection
+                self.counters.add(event)
+        self.forget_kept()
         if self._is_rehearsal:
             self._rehearsing.listeners.emit(event)
             return
         self.selector.remember(selection)
-        with self.lock:
-            self.last = selection
-            self.counters.add(event)
-            if self.keep:
-                self.kept[round.number] = round, trace.path, k
-        self.forget_kept()
         self.listeners.emit(event)
 
     # ---- what the handle, overrides and listeners ask for

@@ -86,6 +86,10 @@ class Listeners:
 
         return lambda: self._remove(entry)
 
+    def find(self, kind: type) -> tuple[Listener, ...]:
+        """Those of a class."""
+        return tuple(one for _, one in self._listeners if isinstance(one, kind))
+
     def remove(self, listener: Listener) -> None:
         """End all subscriptions of a listener."""
         with self._lock:
