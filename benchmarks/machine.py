@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 import platform
-from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 from keystone_robotics.profiling.fingerprint import processor
+from keystone_robotics.versions import package_versions
 
 
 def describe(command: str) -> dict[str, str]:
@@ -18,13 +18,7 @@ def describe(command: str) -> dict[str, str]:
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "cpu": processor(),
         "python": platform.python_version(),
-        **{package: _version(package) for package in ("torch", "numpy", "numba")},
+        **dict.fromkeys(("torch", "numpy", "numba"), "not installed"),
+        **package_versions("torch", "numpy", "numba"),
         "threads": str(torch.get_num_threads()),
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from keystone_robotics.tables import as_markdown
 from keystone_study.roofline.devices import DEVICES
 from keystone_study.roofline.models import MODELS
-from keystone_study.roofline.table import against_k, beside_published, markdown, operations, six_models
+from keystone_study.roofline.table import against_k, beside_published, operations, six_models
 
 PAGE = Path(__file__).parents[1] / "docs" / "roofline.md"
 
@@ -17,7 +18,7 @@ def tables() -> dict[str, str]:
     ]
     header = ["device", "memory, GB/s", "dense bf16, TFLOP/s", "assumed µs per eager operation", "per graph kernel"]
     pages = {
-        "devices": markdown(header, devices),
+        "devices": [as_markdown([header, *devices])],
         "pi05": against_k(MODELS["pi05"], DEVICES["a6000"]),
         "published": beside_published(),
         "operations": operations(),

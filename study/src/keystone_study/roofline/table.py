@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from keystone_robotics.tables import as_markdown
 from keystone_study.roofline.devices import DEVICES, Device
 from keystone_study.roofline.models import MODELS, Model
 from keystone_study.roofline.predict import ARITHMETIC, BANDWIDTH, MOST, RoundTime, Way, largest_k, round_time
@@ -16,11 +17,6 @@ NOTE = "A model on paper (roofline), not a measurement."
 KS = (1, 2, 4, 8, 16, 32)
 #: Beside a model whose operations were not all counted.
 ESTIMATED = "≈"
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table, line by line."""
-    return ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
 
 
 def against_k(model: Model, device: Device, ks: Sequence[int] = KS, tolerance: float = 0.05) -> list[str]:
@@ -34,14 +30,14 @@ def against_k(model: Model, device: Device, ks: Sequence[int] = KS, tolerance: f
     return [
         f"{NOTE} {model.title} on {device.title}: milliseconds of a round (relative to K = 1 in the same way)",
         "",
-        *markdown(["K", *map(str, WAYS)], rows),
+        as_markdown([["K", *map(str, WAYS)], *rows]),
     ]
 
 
 def operations() -> list[str]:
     """Operations of a denoising step of the paper's six models."""
     rows = [[_title(model), str(model.ops), str(model.shared_ops)] for model in MODELS.values()]
-    return markdown(["operations of a step", "plain", "shared"], rows)
+    return [as_markdown([["operations of a step", "plain", "shared"], *rows])]
 
 
 def six_models(device: Device, tolerance: float = 0.05) -> list[str]:
@@ -63,7 +59,7 @@ def six_models(device: Device, tolerance: float = 0.05) -> list[str]:
         f"{NOTE} Largest K within {tolerance:.0%} of K = 1 in the same way, on {device.title}; the last two columns are of a "
         f"plain eager round with K = 1; {ESTIMATED} operations of a step estimated, at least in part, instead of counted"
     )
-    return [title, "", *markdown(header, rows)]
+    return [title, "", as_markdown([header, *rows])]
 
 
 def beside_published() -> list[str]:
@@ -96,7 +92,7 @@ def beside_published() -> list[str]:
     return [
         f"{NOTE} Milliseconds of GR00T N1.6 at K = 1, beside measurements by {SOURCE}",
         "",
-        *markdown(header, rows),
+        as_markdown([header, *rows]),
     ]
 
 
