@@ -157,15 +157,9 @@ def attach(
 
         session.tuner = FirstRound(handle, profiles)
         encoding = [(encoder, noting_seam(name)) for encoder, name in encoders]
-    try:
-        for module, seam in [*seams, *encoding]:
-            swap_in(module, seam, session)
-        if bound.remembers and hasattr(owner, "reset"):
-            swap_in(owner, ResetSeam, session)
-    except Exception:
-        swap_out(session)
-        raise
-    vars(owner)["_keystone"] = session
+    resets: list[tuple[Any, type[Seam]]] = [(owner, ResetSeam)] if bound.remembers and hasattr(owner, "reset") else []
+    handle.overrides = [*seams, *encoding, *resets]
+    reattach(handle)
     warm_up()
     path = "" if check else "; plain path, since without the self-check no other can prove to be exact"
     shown = "auto" if automatic else k
@@ -173,6 +167,25 @@ def attach(
         "KeyStone on: K=%s, rule %s, adapter %s, shared: %s%s", shown, bound.name, adapter.name, adapter.shares, path
     )
     return handle
+
+
+def reattach(handle: Handle) -> None:
+    """Attach a detached handle to its policy again, with its settings and what its self-check found.
+
+    For callers that alternate between handles of one policy which does not change meanwhile.
+    """
+    session = handle.session
+    if find_session(session.owner) is not None:
+        raise KeystoneError(
+            f"KeyStone is attached to this {type(session.owner).__name__} already: keystone.detach(policy) first"
+        )
+    try:
+        for module, seam in handle.overrides:
+            swap_in(module, seam, session)
+    except Exception:
+        swap_out(session)
+        raise
+    vars(session.owner)["_keystone"] = session
 
 
 def detach(policy: Any) -> None:

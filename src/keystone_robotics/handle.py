@@ -60,6 +60,7 @@ class Handle:
     """
 
     session: Session
+    overrides: list[tuple[Any, Any]]
 
     def __init__(
         self,

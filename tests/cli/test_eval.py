@@ -17,7 +17,7 @@ import pytest
 
 from keystone_robotics.cli import main
 from keystone_robotics.cli.evaluate import make_executor
-from keystone_robotics.evaluate.store import FILE
+from keystone_robotics.records import FILE
 from toy import save_random_flow, table
 
 KEYSTONE = Path(sys.executable).with_name("keystone")
@@ -103,7 +103,8 @@ def test_without_tasks_it_does_what_the_policy_was_trained_on(policy, tmp_path):
 
 
 def test_tasks_that_it_was_not_trained_on_if_asked_for(config, tmp_path):
-    assert eval_(config, "--tasks", "door-open-v3", "--any-task", "--episodes", "1", "--out", tmp_path / "run") == 0
+    options = ["--tasks", "door-open-v3", "--allow-untrained-tasks", "--episodes", "1"]
+    assert eval_(config, *options, "--out", tmp_path / "run") == 0
     assert {row.task for row in table(tmp_path / "run")} == {"door-open-v3"}
 
 

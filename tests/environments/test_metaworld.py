@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.environments.metaworld import STATE
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.evaluate.rollout import fingerprint
+from keystone_robotics.evaluate.rollout import hash_state
 
 os.environ.setdefault("MUJOCO_GL", "egl")
 
@@ -67,7 +67,7 @@ def test_seeds_differ_and_the_goal_is_in_sight(envs, task):
         assert np.abs(state[STATE - 3 : STATE]).max() > 0.01
         assert envs[task].observation_space.contains(observation)
         np.testing.assert_array_equal(observation["agent_pos"], state[:4])
-        hashes.add(fingerprint(info["initial_state"]))
+        hashes.add(hash_state(info["initial_state"]))
     assert len(hashes) == 8
 
 

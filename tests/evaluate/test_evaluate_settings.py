@@ -58,7 +58,8 @@ def test_one_task_and_one_arm_need_no_list():
         ({"episodes": 200_000}, "at most 100,000"),
         ({"keep_rounds": "yes"}, "keep_rounds='yes'"),
         ({"device": 0}, "device=0"),
-        ({"any_task": "yes"}, "any_task='yes'"),
+        ({"allow_untrained_tasks": "yes"}, "allow_untrained_tasks='yes'"),
+        ({"latency": 0}, "latency=0"),
         ({"fingerprint": "abc"}, "unknown setting 'fingerprint'"),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 
 from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.evaluate.settings import read_yaml, settings_from
-from keystone_robotics.evaluate.store import FILE
+from keystone_robotics.records import FILE
 from toy import table
 
 KEYSTONE = Path(sys.executable).with_name("keystone")

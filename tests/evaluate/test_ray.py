@@ -10,7 +10,7 @@ import toy as toy_package
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.executors.cluster import RayCluster
 from keystone_robotics.evaluate.run import evaluate
-from toy import table
+from toy import summaries, table
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -40,7 +40,7 @@ def test_the_same_rows_also_when_a_worker_dies_once(cluster, toy, tmp_path):
     settings = toy(["reach", "dies-once"], arms=["first", "coherent:k=4"], episodes=4, shard=2)
     report = evaluate(settings, tmp_path / "ray", RayCluster(cluster, workers=2))
     assert (tmp_path / "died").exists()
-    assert (report.new, [summary.errors for summary in report.summaries]) == (16, [0, 0])
+    assert (report.new, [summary.errors for summary in summaries(report)]) == (16, [0, 0])
     assert not ray.is_initialized()
     evaluate(settings, tmp_path / "here")
     assert table(tmp_path / "ray") == table(tmp_path / "here")

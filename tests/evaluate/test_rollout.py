@@ -13,12 +13,12 @@ import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate import worker as worker_module
 from keystone_robotics.evaluate.arms import Arm
-from keystone_robotics.evaluate.rollout import Episode, fingerprint, roll_out
+from keystone_robotics.evaluate.rollout import hash_state
 from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.evaluate.settings import Shard
-from keystone_robotics.evaluate.store import Store
 from keystone_robotics.evaluate.worker import Worker, checked_worker
 from keystone_robotics.policies import load_agent
+from keystone_robotics.records import Store
 from keystone_study.policies.flow import FlowPolicy
 from keystone_study.policies.flow_agent import FlowAgent
 from toy import PointEnv, save_random_flow, table
@@ -89,8 +89,8 @@ def test_a_policy_that_fails_for_some_rows(toy, monkeypatch, kind, arm):
         assert ("this state is not for me" if kind == "raise" else "NonFiniteAction") in one.error
         assert one.steps % 3 == (0 if kind == "raise" else 1)  # of the chunk with the NaN, what comes before it
     for one in results:  # rounds are kept, also those in which each was asked for alone
-        assert [kept.number for kept in one.kept] == list(range(one.rounds))
-        assert sum(len(kept.actions) for kept in one.kept) == one.steps - (bool(one.error) and kind == "nan")
+        assert [kept.number for kept in one.kept_rounds] == list(range(one.rounds))
+        assert sum(len(kept.actions) for kept in one.kept_rounds) == one.steps - (bool(one.error) and kind == "nan")
 
 
 def test_infinite_actions_are_not_executed(toy, monkeypatch):
@@ -116,8 +116,8 @@ def test_actions_are_clipped_to_what_the_environment_takes(toy, monkeypatch):
     monkeypatch.setattr(worker_module, "load_agent", load)
     results = run_arm(toy(keep_rounds=True), "first")  # the environment asserts it
     assert not any(one.error for one in results)
-    assert all(np.abs(kept.actions).max() == 1.0 for one in results for kept in one.kept)
-    assert all(np.abs(kept.candidates).max() > 1.0 for one in results for kept in one.kept)
+    assert all(np.abs(kept.actions).max() == 1.0 for one in results for kept in one.kept_rounds)
+    assert all(np.abs(kept.candidates).max() > 1.0 for one in results for kept in one.kept_rounds)
 
 
 @pytest.mark.parametrize(
@@ -257,9 +257,9 @@ def test_workers_get_the_whole_path_and_know_the_policy(toy, toy_policy, tmp_pat
     assert sent[0].policy == str(toy_policy)
     assert Worker(sent[0]).agent.policy
     other = save_random_flow(tmp_path / "other", seed=5)  # the folder of the same name on another machine
-    with pytest.raises(KeystoneError, match="is not the one that this evaluation was begun with: its files differ"):
+    with pytest.raises(KeystoneError, match="differs from the one this evaluation was started with"):
         Worker(replace(sent[0], policy=str(other)))
-    evaluate(toy(policy="metaworld-mixed", any_task=True), tmp_path / "shipped", elsewhere)
+    evaluate(toy(policy="metaworld-mixed", allow_untrained_tasks=True), tmp_path / "shipped", elsewhere)
     assert sent[1].policy == "metaworld-mixed", "where the package is installed, they find it by its name"
 
 
@@ -285,7 +285,7 @@ def test_one_arm_leaves_nothing_to_the_next(toy):
 def test_synthesised_chunks_are_marked(toy):
     for text, made in (("mean:k=4", True), ("cluster-mean:k=4,tau=0", True), ("medoid:k=4", False)):
         results = run_arm(toy(keep_rounds=True), text)
-        assert all(kept.synthesised == made for one in results for kept in one.kept), text
+        assert all(kept.synthesised == made for one in results for kept in one.kept_rounds), text
 
 
 def test_a_remembering_rule_compares_each_episode_with_its_own_past(toy, monkeypatch):
@@ -305,7 +305,7 @@ def test_a_remembering_rule_compares_each_episode_with_its_own_past(toy, monkeyp
     chunks = {  # by the seed of the round that follows: what was planned from then on
         settings.noise_seed(0, "reach", one.episode, kept.number + 1): kept.candidates[kept.index][3:]
         for one in results
-        for kept in one.kept
+        for kept in one.kept_rounds
     }
     rounds = [(seeds, previous) for seeds, previous in seen if previous is not None]
     assert {len(seeds) for seeds, _ in rounds} - {1, 16}, "the batch never shrank"
@@ -322,15 +322,6 @@ def test_a_remembering_rule_survives_a_batch_that_falls_apart(toy):
     results = run_arm(settings, "coherent:k=4", count=8)
     assert [one.episode for one in results if one.error] == [1, 5]
     assert all("NoValidCandidate" in one.error for one in results if one.error)
-
-
-def test_episodes_are_filmed_step_by_step(toy_policy):
-    agent = load_agent(str(toy_policy))
-    handle = Arm.parse("keystone:k=4").attach(agent.policy, check=True)
-    seen = []
-    episodes = [Episode(n, PointEnv("reach", "."), n, lambda number, n=n: 100 * n + number) for n in range(2)]
-    results = roll_out(agent, handle, episodes, "reach", 6, on_step=lambda episode: seen.append(episode.number))
-    assert [seen.count(n) for n in range(2)] == [one.steps + 1 for one in results]
 
 
 def test_no_latency_includes_the_first_call(toy, monkeypatch):
@@ -354,11 +345,9 @@ def test_no_latency_includes_the_first_call(toy, monkeypatch):
 
 def test_the_hash_of_a_state():
     state = {"a": np.array([0.1, -0.0]), "b": {"c": np.arange(3, dtype=np.uint8)}}
-    assert fingerprint(state) == fingerprint(
-        {"b": {"c": np.arange(3, dtype=np.uint8)}, "a": np.array([0.1 + 1e-9, 0.0])}
-    )
-    assert fingerprint(state) != fingerprint({"a": np.array([0.1, 1e-5]), "b": {"c": np.arange(3, dtype=np.uint8)}})
-    assert fingerprint(np.zeros((2, 3))) != fingerprint(np.zeros((3, 2)))
+    assert hash_state(state) == hash_state({"b": {"c": np.arange(3, dtype=np.uint8)}, "a": np.array([0.1 + 1e-9, 0.0])})
+    assert hash_state(state) != hash_state({"a": np.array([0.1, 1e-5]), "b": {"c": np.arange(3, dtype=np.uint8)}})
+    assert hash_state(np.zeros((2, 3))) != hash_state(np.zeros((3, 2)))
 
 
 def test_rounds_are_kept_only_if_asked_for(toy, tmp_path):
@@ -366,9 +355,9 @@ def test_rounds_are_kept_only_if_asked_for(toy, tmp_path):
     evaluate(toy(keep_rounds=True), tmp_path / "with")
     assert table(tmp_path / "without") == table(tmp_path / "with")
     with Store(tmp_path / "without") as store:
-        assert store.rounds("first", "reach", 0, 0) == []
+        assert store.rounds(("first", "reach", 0, 0)) == []
     with Store(tmp_path / "with") as store:
-        assert len(store.rounds("first", "reach", 0, 0)) == store.episodes()[0].rounds
+        assert len(store.rounds(("first", "reach", 0, 0))) == store.episodes()[0].rounds
 
 
 def test_a_policy_that_changed_in_its_folder_is_loaded_again(toy, tmp_path):

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from keystone_robotics.compare import paired, unpaired
 from keystone_robotics.compare.intervals import paired_bootstrap, wilson_rate
 from keystone_robotics.compare.multiple import holm
-from keystone_robotics.compare.outcomes import Episode, Mode, Outcomes
+from keystone_robotics.compare.outcomes import Mode, Outcomes
 from keystone_robotics.compare.pairing import Pairing, arrange, audit, compared
 from keystone_robotics.compare.power import paired_effect, unpaired_effect
 from keystone_robotics.compare.repeats import correlation, effective_number
 from keystone_robotics.compare.sequential import Sequential, bet
 from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_robotics.records import EpisodeRecord
 
 ALPHA = 0.05
 
@@ -155,8 +156,9 @@ def compare(a: Outcomes, b: Outcomes, mode: Mode = "auto") -> Comparison:
     Raises:
         KeystoneError: if they have no task in common, or pairing is required and not shown.
 
-    >>> a = Outcomes("first", "", "", tuple(Episode("push", n, n < 10, state=str(n)) for n in range(20)))
-    >>> b = Outcomes("keystone:k=16", "", "", tuple(Episode("push", n, n < 17, state=str(n)) for n in range(20)))
+    >>> def arm(name, solved):
+    ...     return Outcomes(name, "", "", tuple(EpisodeRecord("push", n, n < solved, initial_state=str(n)) for n in range(20)))
+    >>> a, b = arm("first", 10), arm("keystone:k=16", 17)
     >>> print(compare(a, b).verdict)
     B is better: +35.0 points [+8.1, +55.5], p = 0.016 (McNemar exact)
     """
@@ -221,7 +223,7 @@ def _only(arm: Outcomes, tasks: Sequence[str]) -> Outcomes:
 class _Arm:
     """One arm's share of a contrast: its episodes, and the same by task and initial state."""
 
-    episodes: Sequence[Episode]
+    episodes: Sequence[EpisodeRecord]
     states: Sequence[Sequence[NDArray[np.int64]]]
 
 
@@ -265,7 +267,7 @@ def _rate(arm: _Arm) -> Rate:
         interval=wilson_rate(rate, effective),
         effective=effective,
         repeats=_across_repeats(arm.episodes),
-        errors=sum(one.error for one in arm.episodes),
+        errors=sum(one.error is not None for one in arm.episodes),
     )
 
 
@@ -275,7 +277,7 @@ def rate_of(arm: Outcomes) -> Rate:
     return _rate(_Arm(arm.episodes, [states[task] for task in arm.tasks]))
 
 
-def _across_repeats(episodes: Sequence[Episode]) -> tuple[float, float] | None:
+def _across_repeats(episodes: Sequence[EpisodeRecord]) -> tuple[float, float] | None:
     """Mean and standard deviation (n − 1) of the repeats' rates, each the mean over tasks."""
     by_repeat: dict[int, dict[str, list[bool]]] = {}
     for one in episodes:

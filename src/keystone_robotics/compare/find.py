@@ -12,7 +12,7 @@ from keystone_robotics.compare.read_lerobot import is_lerobot, read_lerobot
 from keystone_robotics.compare.read_run import read_run
 from keystone_robotics.compare.read_vla_eval import PATTERN, is_vla_eval, read_vla_eval, read_vla_eval_folder
 from keystone_robotics.errors import KeystoneError, nearest_name
-from keystone_robotics.evaluate.store import FILE as STORE_FILE
+from keystone_robotics.records import FILE as STORE_FILE
 
 EXPECTED = f"the folder of a `keystone eval`, LeRobot's {LEROBOT_FILE} or vla-eval's {PATTERN} (or their folder)"
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from keystone_robotics.compare.files import as_success, read_json
-from keystone_robotics.compare.outcomes import Episode, Outcomes
+from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.records import EpisodeRecord
 
 FILE = "eval_info.json"
 
@@ -50,22 +51,22 @@ def read_lerobot(path: Path) -> Outcomes:
     )
 
 
-def _tasks(tasks: list[dict[str, Any]], path: Path) -> list[Episode]:
+def _tasks(tasks: list[dict[str, Any]], path: Path) -> list[EpisodeRecord]:
     return [
-        Episode(task=name, number=number, success=as_success(success, f"{path}, {name}, episode {number}"))
+        EpisodeRecord(task=name, episode=number, success=as_success(success, f"{path}, {name}, episode {number}"))
         for task in tasks
         for name in [f"{task['task_group']}/{task['task_id']}"]
         for number, success in enumerate(task["metrics"]["successes"])
     ]
 
 
-def _single(episodes: list[dict[str, Any]], path: Path) -> list[Episode]:
+def _single(episodes: list[dict[str, Any]], path: Path) -> list[EpisodeRecord]:
     return [
-        Episode(
+        EpisodeRecord(
             task="all",
-            number=int(episode["episode_ix"]),
+            episode=int(episode["episode_ix"]),
             success=as_success(episode["success"], f"{path}, episode {episode['episode_ix']}"),
-            seed=episode["seed"],
+            initial_seed=episode["seed"],
         )
         for episode in episodes
     ]

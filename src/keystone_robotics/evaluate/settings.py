@@ -64,7 +64,8 @@ class Settings:
         execute: steps of a chunk that are executed before the next round; None is the policy's number.
         device: of the policy; None is its checkpoint's.
         keep_rounds: store the candidates of every round, for reports.
-        any_task: also those that the policy was not trained on.
+        allow_untrained_tasks: also tasks that the policy was not trained on.
+        latency: time one round at batch size 1 for the first observation of every episode.
         fingerprint: of the policy's files, which workers compare with what they find; None compares nothing.
     """
 
@@ -80,7 +81,8 @@ class Settings:
     execute: int | None = None
     device: str | None = None
     keep_rounds: bool = False
-    any_task: bool = False
+    allow_untrained_tasks: bool = False
+    latency: bool = True
     fingerprint: str | None = None
 
     def __post_init__(self) -> None:
@@ -160,7 +162,12 @@ def settings_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -
             raise KeystoneError(f"task {task!r}: expected a name")
     if "arms" in values:
         values["arms"] = tuple(_arm(arm) for arm in _listed("arms", values["arms"]))
-    checks = (("device", str, "a name"), ("keep_rounds", bool, "true or false"), ("any_task", bool, "true or false"))
+    checks = (
+        ("device", str, "a name"),
+        ("keep_rounds", bool, "true or false"),
+        ("allow_untrained_tasks", bool, "true or false"),
+        ("latency", bool, "true or false"),
+    )
     for name, kind, wanted in checks:
         if not isinstance(values.get(name, kind()), kind):
             raise KeystoneError(f"{name}={values[name]!r}: expected {wanted}")

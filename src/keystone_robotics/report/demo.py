@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from keystone_robotics.compare.comparison import compare
 from keystone_robotics.compare.read_run import outcomes_of
+from keystone_robotics.compare.summary import ArmSummary, summary_rows
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.evaluate.branch import Brancher
-from keystone_robotics.evaluate.results import RoundRecord
 from keystone_robotics.evaluate.settings import Settings
-from keystone_robotics.evaluate.store import EpisodeRow, Store
-from keystone_robotics.evaluate.summary import ArmSummary, lines
+from keystone_robotics.records import EpisodeRecord, RoundRecord, Store
 from keystone_robotics.report.film import NoPicture, film_episode, save_film, save_strip
 from keystone_robotics.report.outcomes import draw_outcomes
 from keystone_robotics.report.page import Page
@@ -30,14 +29,14 @@ TRIED = 5  #: rounds that are branched, to show the one in which the choice matt
 class Pair:
     """The same episode with one sample per round and with KeyStone."""
 
-    one: EpisodeRow
-    many: EpisodeRow
+    one: EpisodeRecord
+    many: EpisodeRecord
 
     def __str__(self) -> str:
         return f"{self.one.task}, initial state {self.one.episode}"
 
 
-def pairs(rows: Sequence[EpisodeRow], one: str, many: str) -> list[Pair]:
+def pairs(rows: Sequence[EpisodeRecord], one: str, many: str) -> list[Pair]:
     """Episodes of two arms with the same initial state and noise."""
     others = {(row.task, row.repeat, row.episode): row for row in rows if row.arm == many}
     both = [(row, others.get((row.task, row.repeat, row.episode))) for row in rows if row.arm == one]
@@ -71,7 +70,7 @@ def write_page(
             f"the one sample of K = 1 is among the candidates of K = 16. {about}",
             quiet=True,
         )
-        page.table(lines(summaries))
+        page.table(summary_rows(summaries))
         for sentence in verdicts(rows, settings):
             page.text(sentence)
         page.text(
@@ -82,10 +81,10 @@ def write_page(
         page.heading("By task")
         page.table(_by_task(summaries))
         for pair in won[:1] or lost[:1]:
-            rounds = store.rounds(pair.many.arm, pair.many.task, pair.many.repeat, pair.many.episode)
+            rounds = store.rounds(pair.many.key)
             if rounds:
                 _add_round(page, settings, folder, pair, rounds)
-            alone = store.rounds(pair.one.arm, pair.one.task, pair.one.repeat, pair.one.episode)
+            alone = store.rounds(pair.one.key)
             try:
                 _add_film(page, settings, folder, pair, alone, rounds, len(won) if won else len(lost))
             except NoPicture as error:
@@ -98,12 +97,9 @@ def write_page(
     return path, problems
 
 
-def verdicts(rows: Sequence[EpisodeRow], settings: Settings) -> list[str]:
+def verdicts(rows: Sequence[EpisodeRecord], settings: Settings) -> list[str]:
     """Every choice among several samples against each arm with one, one sentence each."""
-    outcomes = {
-        str(arm): outcomes_of(str(arm), [row for row in rows if row.arm == str(arm)], Path(), {})
-        for arm in settings.arms
-    }
+    outcomes = {str(arm): outcomes_of(str(arm), [row for row in rows if row.arm == str(arm)]) for arm in settings.arms}
     several, single = ([outcomes[str(arm)] for arm in settings.arms if (arm.k > 1) == more] for more in (True, False))
     return [
         f"{many.name} against {one.name}: {compare(one, many).verdict.replace('B is ', 'it is ')}."
@@ -164,7 +160,11 @@ def _add_film(
     benchmark = find_benchmark(settings.env)
     films = [
         film_episode(
-            benchmark, pair.one.task, pair.one.initial_seed, np.concatenate([record.actions for record in kept]), EVERY
+            benchmark,
+            pair.one.task,
+            settings.initial_seed(pair.one.episode),
+            np.concatenate([record.actions for record in kept]),
+            EVERY,
         )
         for kept in (alone, rounds)
     ]

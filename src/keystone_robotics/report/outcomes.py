@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from keystone_robotics.evaluate.branch import Branches
-    from keystone_robotics.evaluate.results import RoundRecord
+    from keystone_robotics.records import RoundRecord
 
 SUCCESS, FAILURE = PALETTE[0], PALETTE[1]
 

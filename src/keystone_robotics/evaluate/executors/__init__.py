@@ -1,4 +1,4 @@
-"""Who rolls out the shards: this process, processes on this machine, or a Ray cluster. The results are the same."""
+"""Executors roll out shards: in this process, in local processes, or on a Ray cluster. The results are the same."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 #: Yields the result of every shard once, in any order.
 Executor = Callable[[Settings, Sequence[Shard]], Iterator[ShardResult]]
 
-#: How often a shard is tried whose worker dies.
+#: Attempts at a shard whose worker dies.
 TRIES = 3
 
 
 def in_process(settings: Settings, shards: Sequence[Shard], worker: Worker | None = None) -> Iterator[ShardResult]:
-    """One after the other, here; with a worker that is ready, if there is one."""
+    """Roll out shards one after the other in this process, with ``worker`` if one was made already."""
     from keystone_robotics.evaluate.worker import Worker
 
     if not shards:

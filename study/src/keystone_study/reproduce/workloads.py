@@ -51,7 +51,7 @@ class Workload:
             arms=tuple(Arm.parse(arm) for arm in arms),
             seed=self.seed,
             shard=min(20, self.states),
-            any_task=True,
+            allow_untrained_tasks=True,
         )
 
     def quick(self) -> Workload:
