@@ -150,7 +150,7 @@ def test_nothing_in_common_is_refused():
 
 def test_asked_for_unpaired():
     result = compare(*half_and_more(), "no")
-    assert result.pairing.reason == "unpaired, as asked for"
+    assert result.pairing.reason == "unpaired, as requested"
     assert result.bootstrap is None
 
 

@@ -114,5 +114,5 @@ def test_graphics_that_are_not_there():
     code = "from keystone_robotics.environments import find_benchmark; find_benchmark('metaworld').tasks()"
     environ = {**os.environ, "MUJOCO_GL": "telepathy"}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=False)
-    assert "KeystoneError: MuJoCo cannot draw here" in result.stderr
+    assert "KeystoneError: MuJoCo cannot render" in result.stderr
     assert "MUJOCO_GL is telepathy" in result.stderr

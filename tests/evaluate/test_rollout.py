@@ -32,13 +32,13 @@ def without_latency(episodes):
     return [(one.episode, one.initial_state, one.success, one.steps, one.rounds, one.consensus) for one in episodes]
 
 
-@pytest.mark.parametrize("arm", ["first", "keystone:k=4", "coherent:k=4"])
 @pytest.mark.parametrize(
-    ("task", "says", "steps"),
+    ("task", "says", "steps", "arm"),
     [
-        ("step-fails", "RuntimeError: the gripper is stuck", 2),
-        ("reset-fails", "RuntimeError: the table is gone", 0),
-        ("nan", "NoValidCandidate", 3),
+        ("step-fails", "RuntimeError: the gripper is stuck", 2, "keystone:k=4"),
+        ("reset-fails", "RuntimeError: the table is gone", 0, "first"),
+        ("nan", "NoValidCandidate", 3, "keystone:k=4"),
+        ("nan", "NoValidCandidate", 3, "coherent:k=4"),
     ],
 )
 def test_an_error_ends_one_episode(toy, monkeypatch, task, says, steps, arm):
@@ -72,8 +72,7 @@ class Picky(FlowAgent):
         return chunks
 
 
-@pytest.mark.parametrize("kind", ["raise", "nan"])
-@pytest.mark.parametrize("arm", ["first", "keystone:k=4"])
+@pytest.mark.parametrize(("kind", "arm"), [("raise", "first"), ("nan", "keystone:k=4")])
 def test_a_policy_that_fails_for_some_rows(toy, monkeypatch, kind, arm):
     def load(name, device=None):
         agent = Picky(load_agent(name).policy)
@@ -280,6 +279,68 @@ def test_one_arm_leaves_nothing_to_the_next(toy):
         results = worker.run(Shard(Arm.parse(text), "reach", 0, 0, 4)).episodes
     assert without_latency(results) == without_latency(alone)
     assert keystone.attached(worker.agent.policy) is None
+
+
+def test_an_arm_is_attached_and_checked_once_per_worker(toy, monkeypatch, caplog):
+    """And the rows are those of workers that attach and check for every shard."""
+    attached = []
+    original = Arm.attach
+    monkeypatch.setattr(
+        Arm, "attach", lambda arm, *args, **given: attached.append(str(arm)) or original(arm, *args, **given)
+    )
+    settings = toy(arms=["coherent:k=4", "keystone:k=4,execute=2"], episodes=8, shard=2)
+    worker = Worker(settings)
+    with caplog.at_level(logging.INFO, "keystone"):
+        together = [worker.run(shard).episodes for shard in settings.shards()]
+    assert attached == ["coherent:k=4", "keystone:k=4,execute=2"]
+    assert caplog.text.count("self-check passed") == 2
+    alone = [Worker(settings).run(shard).episodes for shard in settings.shards()]
+    assert list(map(without_latency, together)) == list(map(without_latency, alone))
+
+
+def test_an_arm_whose_fast_path_failed_is_checked_again(toy, monkeypatch):
+    """Else the path of a shard would depend on the shards before it."""
+    settings = toy(arms=["keystone:k=4"], episodes=4, shard=2)
+    worker = Worker(settings)
+    handles = []
+
+    def roll_out(agent, handle, *args, **given):
+        handles.append(handle)
+        if len(handles) == 1:
+            handle.session.paths.refused.add("some situation")
+        return []
+
+    monkeypatch.setattr(worker_module, "roll_out", roll_out)
+    for shard in (*settings.shards(), settings.shards()[0]):
+        worker.run(shard)
+    assert handles[0] is not handles[1]
+    assert handles[1] is handles[2]
+
+
+def test_latency_can_be_switched_off(toy, monkeypatch):
+    calls = []
+    plan = FlowAgent.plan
+    monkeypatch.setattr(
+        FlowAgent, "plan", lambda self, histories, tasks: calls.append(len(histories)) or plan(self, histories, tasks)
+    )
+    timed = run_arm(toy(), "keystone:k=4")
+    assert all(one.latency_ms > 0 for one in timed)
+    assert calls.count(1) >= 4
+    calls.clear()
+    plain = run_arm(toy(latency=False), "keystone:k=4")
+    assert [one.latency_ms for one in plain] == [None] * 4
+    assert calls[:2] == [4, 4]
+    assert without_latency(plain) == without_latency(timed)
+
+
+def test_what_the_candidates_agree_on_is_recorded(toy):
+    for one in run_arm(toy(keep_rounds=True), "keystone:k=4"):
+        for name in ("consensus", "dispersion", "median_distance"):
+            values = [getattr(kept, name) for kept in one.kept_rounds]
+            assert getattr(one, name) == pytest.approx(np.mean(values))
+        assert all(kept.median_distance > 0 for kept in one.kept_rounds)
+    first = run_arm(toy(), "first")[0]
+    assert (first.consensus, first.dispersion, first.median_distance) == (None, None, None)
 
 
 def test_synthesised_chunks_are_marked(toy):

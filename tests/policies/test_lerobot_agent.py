@@ -254,11 +254,11 @@ def test_environments_that_do_not_fit(make: Make, monkeypatch: pytest.MonkeyPatc
     agent.fit(LeRobotBenchmark("lerobot:pusht"))
     with pytest.raises(KeystoneError, match=r"observation.state of shape \(2,\), and lerobot:metaworld.*state \(4,\)"):
         agent.fit(LeRobotBenchmark("lerobot:metaworld?task=push-v3"))
-    with pytest.raises(KeystoneError, match=r"this policy takes observation.image, and .*environment_state"):
+    with pytest.raises(KeystoneError, match=r"the policy takes observation.image, but .*environment_state"):
         agent.fit(find_benchmark("lerobot:pusht?obs_type=environment_state_agent_pos"))
     agent.fit(LeRobotBenchmark("lerobot:pusht"))
     monkeypatch.setattr(agent, "_action_dim", 3)
-    with pytest.raises(KeystoneError, match="actions have 2 numbers and the environment's 3"):
+    with pytest.raises(KeystoneError, match="actions have 2 dimensions, the environment's 3"):
         agent.plan([observations(1)], ["push"])
 
 

@@ -75,7 +75,7 @@ def test_no_picture_is_an_error_of_its_own():
         def make(self, task, render):
             return Blind()
 
-    with pytest.raises(NoPicture, match="no images can be rendered here: MuJoCo cannot draw here"):
+    with pytest.raises(NoPicture, match="cannot render images: MuJoCo cannot render"):
         film_episode(Dark(), "any", 0, np.zeros((1, 1)), 1)
 
 

@@ -29,7 +29,7 @@ def is_lerobot(info: object) -> bool:
 
 
 def read_lerobot(path: Path) -> Outcomes:
-    """The one arm of an `eval_info.json`; it is named after the folder.
+    """The arm of an `eval_info.json`, named after its folder.
 
     Raises:
         KeystoneError: if the file is damaged or of another shape.
@@ -39,7 +39,7 @@ def read_lerobot(path: Path) -> Outcomes:
         episodes = _tasks(info["per_task"], path) if "per_task" in info else _single(info["per_episode"], path)
         seconds = info.get("overall", info.get("aggregated", {})).get("eval_ep_s")
     except (KeyError, TypeError, AttributeError) as error:
-        raise KeystoneError(f"{path} is not what LeRobot's lerobot-eval writes: {error!r}") from None
+        raise KeystoneError(f"{path} is not in the format of lerobot-eval: {error!r}") from None
     if not episodes:
         raise KeystoneError(f"{path} holds no episode")
     return Outcomes(

@@ -31,7 +31,7 @@ def is_vla_eval(result: object) -> bool:
 
 
 def read_vla_eval(path: Path) -> Outcomes:
-    """The one arm of a result; it is named after the folder.
+    """The arm of a result, named after its folder.
 
     Raises:
         KeystoneError: if the file is damaged, of another shape, or its episodes have no ``success``.
@@ -44,7 +44,7 @@ def read_vla_eval(path: Path) -> Outcomes:
         settings = {"benchmark": result["benchmark"], "mode": result.get("mode")}
         partial = bool(result.get("partial"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise KeystoneError(f"{path} is not what vla-eval writes: {error!r}") from None
+        raise KeystoneError(f"{path} is not in the format of vla-eval: {error!r}") from None
     if not episodes:
         raise KeystoneError(f"{path} holds no episode")
     seconds = [value for value in elapsed if isinstance(value, (int, float))]
@@ -60,7 +60,7 @@ def read_vla_eval(path: Path) -> Outcomes:
 
 
 def read_vla_eval_folder(folder: Path) -> Outcomes:
-    """The one arm of a run that may have had several benchmarks, as SimplerEnv's tasks are.
+    """The arm of a run with one or several benchmarks (SimplerEnv has one per task).
 
     Raises:
         KeystoneError: if the results are those of several runs, or two of them have a task of the same name.

@@ -1,4 +1,4 @@
-"""Two arms on initial states that are not the same: the interval of their difference and the test of it."""
+"""Unpaired arms: interval and test of their difference."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def task_rate(states: Sequence[NDArray[np.int64]]) -> float:
 def unpaired_test(a: StateOutcomes, b: StateOutcomes) -> tuple[float, str]:
     """Two-sided p for "the arms do not differ in any task", and the name of the test.
 
-    Under it the initial states of a task could have gone to either arm. The distribution of B's successes over all ways
-    to deal them is computed exactly and convolved over tasks. With one repeat that is Fisher's exact test; for one
+    Under this hypothesis the initial states of a task are exchangeable between the arms. The distribution of B's successes
+    over all assignments is computed exactly and convolved over tasks. With one repeat that is Fisher's exact test; for one
     small table it is Barnard's instead, which has more power. With several, states keep their repeats together, as many
     as every state has.
 
