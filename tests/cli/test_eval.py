@@ -118,7 +118,7 @@ def test_a_policy_for_another_benchmark_is_said_to_be_one(tmp_path, capsys):
     [
         ((None, None, None), "function", None),
         ((1, None, None), "function", None),
-        ((3, None, None), "Processes", 3),
+        ((3, None, None), "LocalProcesses", 3),
         ((None, "auto", None), "RayCluster", None),
         ((1, "auto", 0.5), "RayCluster", 1),
     ],
@@ -192,11 +192,11 @@ def test_the_benchmark_and_the_policy_of_the_guide(tmp_path):
         (["--policy", "metaworld-mixed", "--env", "pusht", "--tasks", "push-v3"], "was trained for metaworld"),
         (
             ["--policy", "pusht-mixed", "--tasks", "push-v3"],
-            "was trained for pusht and its tasks, not for metaworld: --env pusht",
+            "was trained for pusht, not for metaworld: --env pusht",
         ),
         (["--env", "no_such_module:Thing"], "no_such_module cannot be imported"),
         (
-            ["--env", "keystone.environments:BENCHMARKS"],
+            ["--env", "keystone_robotics.environments:BENCHMARKS"],
             "is 'dict': expected keystone_robotics.environments.benchmark.Benchmark",
         ),
     ],
@@ -223,7 +223,7 @@ def test_a_damaged_store_is_one_line(config, tmp_path, capsys):
     (tmp_path / "run" / FILE).write_bytes(b"nothing of ours" * 100)
     assert eval_(config, "--out", tmp_path / "run") == 2
     error = capsys.readouterr().err
-    assert "is damaged or no store" in error
+    assert "is damaged or not a KeyStone database" in error
     assert error.count("\n") == 1
 
 
@@ -240,7 +240,7 @@ def test_ctrl_c_says_how_to_go_on(config, tmp_path):
         os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=200)
     assert process.returncode == 2
-    assert f"interrupted; what was done is stored in {tmp_path / 'run'}, and the same command goes on" in error
+    assert f"interrupted; finished shards are stored in {tmp_path / 'run'}: run the same command again" in error
     assert "Traceback" not in error
     assert table(tmp_path / "run")
 

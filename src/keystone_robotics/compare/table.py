@@ -15,7 +15,7 @@ def lines(comparison: Comparison) -> list[str]:
         comparison.pairing.reason,
         *(f"note: {note}" for note in comparison.notes),
         "",
-        as_text(_rows(comparison)),
+        *as_text(_rows(comparison)).splitlines(),
         "",
         *_repeats(one),
         f"interval of Δ: {one.interval_by}; test: {one.test}",

@@ -30,7 +30,7 @@ def lines(profile: Profile) -> list[str]:
     for clients in profile.clients:
         if len(profile.clients) > 1:
             text += [f"{_clients(clients)}:", ""]
-        text += [as_markdown([HEADER, *(_cells(cost) for cost in profile.of(clients))]), ""]
+        text += [*as_markdown([HEADER, *(_cells(cost) for cost in profile.of(clients))]).splitlines(), ""]
     text += [f"Memory: {profile.memory}.", *([profile.note] if profile.note else [])]
     return text + conclusions(profile)
 

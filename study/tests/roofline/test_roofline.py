@@ -16,7 +16,7 @@ from keystone_study.roofline.predict import ARITHMETIC, BANDWIDTH, MOST, step_wo
 from keystone_study.roofline.published import GROOT
 from keystone_study.roofline.table import NOTE, WAYS, six_models
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "roofline_tables.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "roofline_tables.py"
 models, devices = st.sampled_from(sorted(MODELS)), st.sampled_from(sorted(DEVICES))
 candidates, tolerances = st.integers(1, 128), st.floats(0, 1)
 

@@ -30,14 +30,14 @@ def against_k(model: Model, device: Device, ks: Sequence[int] = KS, tolerance: f
     return [
         f"{NOTE} {model.title} on {device.title}: milliseconds of a round (relative to K = 1 in the same way)",
         "",
-        as_markdown([["K", *map(str, WAYS)], *rows]),
+        *as_markdown([["K", *map(str, WAYS)], *rows]).splitlines(),
     ]
 
 
 def operations() -> list[str]:
     """Operations of a denoising step of the paper's six models."""
     rows = [[_title(model), str(model.ops), str(model.shared_ops)] for model in MODELS.values()]
-    return [as_markdown([["operations of a step", "plain", "shared"], *rows])]
+    return as_markdown([["operations of a step", "plain", "shared"], *rows]).splitlines()
 
 
 def six_models(device: Device, tolerance: float = 0.05) -> list[str]:
@@ -59,7 +59,7 @@ def six_models(device: Device, tolerance: float = 0.05) -> list[str]:
         f"{NOTE} Largest K within {tolerance:.0%} of K = 1 in the same way, on {device.title}; the last two columns are of a "
         f"plain eager round with K = 1; {ESTIMATED} operations of a step estimated, at least in part, instead of counted"
     )
-    return [title, "", as_markdown([header, *rows])]
+    return [title, "", *as_markdown([header, *rows]).splitlines()]
 
 
 def beside_published() -> list[str]:
@@ -92,7 +92,7 @@ def beside_published() -> list[str]:
     return [
         f"{NOTE} Milliseconds of GR00T N1.6 at K = 1, beside measurements by {SOURCE}",
         "",
-        as_markdown([header, *rows]),
+        *as_markdown([header, *rows]).splitlines(),
     ]
 
 
