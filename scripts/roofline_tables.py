@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from keystone_study.markdown import markdown_table
+from keystone_robotics.tables import as_markdown
 from keystone_study.roofline.devices import DEVICES
 from keystone_study.roofline.models import MODELS
 from keystone_study.roofline.table import largest_k_table, latency_table, operations_table, published_table
@@ -18,7 +18,7 @@ def tables() -> dict[str, str]:
     ]
     header = ["device", "memory, GB/s", "dense bf16, TFLOP/s", "assumed µs per eager operation", "per graph kernel"]
     pages = {
-        "devices": markdown_table([header, *devices]).splitlines(),
+        "devices": as_markdown([header, *devices]).splitlines(),
         "pi05": latency_table(MODELS["pi05"], DEVICES["a6000"]),
         "published": published_table(),
         "operations": operations_table(),

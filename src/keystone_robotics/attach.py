@@ -103,10 +103,7 @@ def attach(
     if site is not None and (not isinstance(site, str) or not site):
         raise TypeError(f"site={site!r}: expected the name of a method")
     bound = spec.bind()
-    if find_engine(policy) is not None:
-        raise KeystoneError(
-            f"KeyStone is attached to this {type(policy).__name__} already: keystone.detach(policy) first"
-        )
+    _check_free(policy)
     adapter, owner = (SiteAdapter(policy, site), policy) if site else find_adapter(policy)
     refusal = adapter.refuse(owner)
     if refusal:
@@ -133,16 +130,7 @@ def attach(
         path="undecided" if check else "plain",
     )
     handle = Handle(engine)
-    try:
-        for module, override in adapter.overrides(owner):
-            put_on(module, override, engine)
-        watch_methods(engine)
-        if bound.remembers and hasattr(owner, "reset"):
-            put_on(owner, ResetOverride, engine)
-    except Exception:
-        take_off(engine)
-        raise
-    vars(owner)["_keystone"] = engine
+    reattach(handle)
     if automatic:
         from keystone_robotics.profiling.auto import AutoK
 
@@ -154,6 +142,32 @@ def attach(
         spec.k, bound.name, adapter.name, adapter.shared_context, path,
     )  # fmt: skip
     return handle
+
+
+def reattach(handle: Handle) -> None:
+    """Attach a detached handle to its policy again, with its settings and what its self-check found.
+
+    For callers that alternate between handles of one policy which does not change meanwhile.
+    """
+    engine = handle.engine
+    _check_free(engine.owner)
+    try:
+        for module, override in engine.adapter.overrides(engine.owner):
+            put_on(module, override, engine)
+        watch_methods(engine)
+        if engine.selector.rule.remembers and hasattr(engine.owner, "reset"):
+            put_on(engine.owner, ResetOverride, engine)
+    except Exception:
+        take_off(engine)
+        raise
+    vars(engine.owner)["_keystone"] = engine
+
+
+def _check_free(policy: Any) -> None:
+    if find_engine(policy) is not None:
+        raise KeystoneError(
+            f"KeyStone is attached to this {type(policy).__name__} already: keystone.detach(policy) first"
+        )
 
 
 def detach(policy: Any) -> None:

@@ -1,4 +1,4 @@
-"""Writing files so that an interruption never leaves half a file behind."""
+"""Writing files atomically: an interruption never leaves half a file behind."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+
+from keystone_robotics.errors import KeystoneError
 
 
 @contextlib.contextmanager
@@ -20,3 +22,16 @@ def written_whole(path: Path) -> Iterator[Path]:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text file atomically.
+
+    Raises:
+        KeystoneError: if it cannot be written.
+    """
+    try:
+        with written_whole(path) as draft:
+            draft.write_text(text)
+    except OSError as error:
+        raise KeystoneError(f"cannot write {path}: {error.strerror}") from None

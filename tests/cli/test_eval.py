@@ -17,7 +17,7 @@ import pytest
 
 from keystone_robotics.cli import main
 from keystone_robotics.evaluate.executors import make_executor
-from keystone_robotics.evaluate.store import FILE
+from keystone_robotics.records import FILE
 from toy import save_random_flow, table
 
 KEYSTONE = Path(sys.executable).with_name("keystone")
@@ -103,12 +103,8 @@ def test_without_tasks_it_does_what_the_policy_was_trained_on(policy, tmp_path):
 
 
 def test_tasks_that_it_was_not_trained_on_if_asked_for(config, tmp_path):
-    assert (
-        eval_(
-            config, "--tasks", "door-open-v3", "--allow-untrained-tasks", "--episodes", "1", "--out", tmp_path / "run"
-        )
-        == 0
-    )
+    options = ["--tasks", "door-open-v3", "--allow-untrained-tasks", "--episodes", "1"]
+    assert eval_(config, *options, "--out", tmp_path / "run") == 0
     assert {row.task for row in table(tmp_path / "run")} == {"door-open-v3"}
 
 
@@ -122,7 +118,7 @@ def test_a_policy_for_another_benchmark_is_said_to_be_one(tmp_path, capsys):
     [
         ((None, None, None), "function", None),
         ((1, None, None), "function", None),
-        ((3, None, None), "Processes", 3),
+        ((3, None, None), "LocalProcesses", 3),
         ((None, "auto", None), "RayCluster", None),
         ((1, "auto", 0.5), "RayCluster", 1),
     ],
@@ -196,7 +192,7 @@ def test_the_benchmark_and_the_policy_of_the_guide(tmp_path):
         (["--policy", "metaworld-mixed", "--env", "pusht", "--tasks", "push-v3"], "was trained for metaworld"),
         (
             ["--policy", "pusht-mixed", "--tasks", "push-v3"],
-            "was trained for pusht and its tasks, not for metaworld: --env pusht",
+            "was trained for pusht, not for metaworld: --env pusht",
         ),
         (["--env", "no_such_module:Thing"], "no_such_module cannot be imported"),
         (
@@ -227,7 +223,7 @@ def test_a_damaged_store_is_one_line(config, tmp_path, capsys):
     (tmp_path / "run" / FILE).write_bytes(b"nothing of ours" * 100)
     assert eval_(config, "--out", tmp_path / "run") == 2
     error = capsys.readouterr().err
-    assert "is damaged or no store" in error
+    assert "is damaged or not a KeyStone database" in error
     assert error.count("\n") == 1
 
 
@@ -244,7 +240,7 @@ def test_ctrl_c_says_how_to_go_on(config, tmp_path):
         os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=200)
     assert process.returncode == 2
-    assert f"interrupted; what was done is stored in {tmp_path / 'run'}, and the same command goes on" in error
+    assert f"interrupted; finished shards are stored in {tmp_path / 'run'}: run the same command again" in error
     assert "Traceback" not in error
     assert table(tmp_path / "run")
 

@@ -4,10 +4,7 @@ import json
 
 import numpy as np
 
-from keystone_robotics.evaluate.config import Shard
-from keystone_robotics.evaluate.results import EpisodeResult, ShardResult
-from keystone_robotics.evaluate.store import Store
-from keystone_robotics.spec import Spec
+from keystone_robotics.records import EpisodeRecord, Store
 
 
 def write_run(folder, arms, hashes="state", errors=(), **identity):
@@ -25,8 +22,7 @@ def write_run(folder, arms, hashes="state", errors=(), **identity):
         for arm, outcomes in arms.items():
             for task, states in enumerate(np.asarray(outcomes)):
                 for repeat, successes in enumerate(states.T):
-                    shard = Shard(Spec.parse(arm), f"task {task}", repeat, 0, len(successes))
-                    store.add(ShardResult(shard, tuple(_episodes(arm, task, repeat, successes, hashes, errors)), 1.0))
+                    store.add_shard(list(_episodes(arm, task, repeat, successes, hashes, errors)), 1.0)
     (folder / "settings.json").write_text(json.dumps({"arms": list(arms)}))
     return folder
 
@@ -34,7 +30,10 @@ def write_run(folder, arms, hashes="state", errors=(), **identity):
 def _episodes(arm, task, repeat, successes, hashes, errors):
     for number, success in enumerate(successes):
         failed = (arm, task, number, repeat) in errors
-        yield EpisodeResult(
+        yield EpisodeRecord(
+            arm=arm,
+            task=f"task {task}",
+            repeat=repeat,
             episode=number,
             initial_state="" if failed else f"{hashes} {task} {number}",
             initial_seed=number,
@@ -42,8 +41,6 @@ def _episodes(arm, task, repeat, successes, hashes, errors):
             success=bool(success) and not failed,
             steps=0 if failed else 10,
             rounds=0 if failed else 2,
-            consensus=None,
             latency_ms=None if failed else (5.0 if arm == "first" else 6.0),
             error="Traceback: no camera" if failed else None,
-            kept=(),
         )

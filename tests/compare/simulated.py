@@ -3,7 +3,8 @@
 import numpy as np
 from scipy.stats import beta
 
-from keystone_robotics.compare.outcomes import Episode, Outcomes
+from keystone_robotics.compare.outcomes import Outcomes
+from keystone_robotics.records import EpisodeRecord
 
 
 def draw(random, tasks, states, repeats, a, b, alike=0.3, coupled=0.7, noise=0.5, trials=1):
@@ -36,7 +37,9 @@ def outcomes(successes, name="arm", tool="keystone", states=True, **more):
         f"runs/{name}",
         tool,
         tuple(
-            Episode(f"task {task}", number, bool(value), repeat, f"{task}-{number}" if states else None)
+            EpisodeRecord(
+                f"task {task}", number, bool(value), repeat, initial_state=f"{task}-{number}" if states else ""
+            )
             for (task, number, repeat), value in np.ndenumerate(np.asarray(successes))
         ),
         **more,

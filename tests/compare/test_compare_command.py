@@ -52,12 +52,11 @@ def test_in_a_process_of_its_own(run, tmp_path):
     assert written["pairing"]["by"] == "hash"
 
 
-def test_a_regression_ends_with_one_if_asked(run):
-    command = [KEYSTONE, "compare", run, "--arms", "keystone:k=16", "first"]
-    done = subprocess.run([*command, "--fail-on-regression"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert "B is worse: -45.0 points" in done.stdout
-    assert not done.stderr
+def test_a_regression_ends_with_one_if_asked(run, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["compare", str(run), "--arms", "keystone:k=16", "first", "--fail-on-regression"])
+    assert end.value.code == 1
+    assert "B is worse: -45.0 points" in capsys.readouterr().out
 
 
 def test_no_regression_ends_with_zero(run, capsys):

@@ -11,9 +11,9 @@ from simulated import outcomes
 
 from keystone_robotics.compare.comparison import compare, compare_all
 from keystone_robotics.compare.intervals import wilson_rate
-from keystone_robotics.compare.outcomes import Episode
 from keystone_robotics.compare.table import lines
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.records import EpisodeRecord
 
 shapes = st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 3))
 both = shapes.flatmap(lambda shape: st.tuples(*[arrays(int, shape, elements=st.integers(0, 1))] * 2))
@@ -75,7 +75,7 @@ def test_mean_and_std_across_repeats():
 def test_hashes_that_differ_are_named_and_not_paired():
     a, b = half_and_more()
     for number in (3, 5):
-        b = changed(b, lambda one, number=number: one.number == number, state=f"another {number}")
+        b = changed(b, lambda one, number=number: one.episode == number, initial_state=f"another {number}")
     result = compare(a, b)
     assert not result.pairing.paired
     expected = "the initial states differ in 2 of 20 episodes (task 0 episode 3, task 0 episode 5)"
@@ -94,42 +94,42 @@ def test_hashes_that_differ_are_named_and_not_paired():
 
 def test_repeats_of_one_number_must_begin_in_one_state():
     a = outcomes(np.ones((1, 4, 2), int))
-    b = changed(a, lambda one: one.number == 1 and one.repeat == 1, state="another")
+    b = changed(a, lambda one: one.episode == 1 and one.repeat == 1, initial_state="another")
     assert not compare(a, b).pairing.paired
     assert not compare(b, b).pairing.paired
 
 
 def test_an_error_before_the_first_observation_stays_paired_and_is_a_failure():
     a, b = half_and_more()
-    b = changed(b, lambda one: one.number == 2, state=None, success=False, error=True)
+    b = changed(b, lambda one: one.episode == 2, initial_state="", success=False, error="it broke")
     result = compare(a, b)
     assert result.pairing.by == "hash"
     assert "1 without, because of errors" in result.pairing.reason
     assert result.overall.b.errors == 1
     assert result.overall.discordant == (7, 1)
     # a hash that is missing for no reason proves nothing
-    assert not compare(a, changed(b, lambda one: one.number == 2, error=False)).pairing.paired
+    assert not compare(a, changed(b, lambda one: one.episode == 2, error=None)).pairing.paired
     assert any(line == "errors, counted as failures: A 0, B 1" for line in lines(result))
 
 
 def test_numbers_with_the_same_hash_are_one_initial_state():
-    a = changed(outcomes(np.ones((1, 10, 1), int)), lambda one: True, state="the only one")
+    a = changed(outcomes(np.ones((1, 10, 1), int)), lambda one: True, initial_state="the only one")
     assert compare(a, a).overall.a.states == 1
 
 
 def test_equal_seeds_pair_but_are_not_an_audit():
-    a, b = (changed(arm, lambda one: True, state=None, seed=7) for arm in half_and_more())
+    a, b = (changed(arm, lambda one: True, initial_state="", initial_seed=7) for arm in half_and_more())
     result = compare(a, b)
     assert result.pairing.paired
     assert result.pairing.reason.startswith("paired by seed, not audited")
-    assert not compare(a, changed(b, lambda one: True, seed=8)).pairing.paired
+    assert not compare(a, changed(b, lambda one: True, initial_seed=8)).pairing.paired
     # seeds of different programs mean different things
     assert not compare(a, replace(b, tool="lerobot")).pairing.paired
 
 
 def test_what_only_one_of_them_has_is_left_out_and_said():
     a, b = half_and_more()
-    a = replace(a, episodes=(*a.episodes, Episode("another task", 0, True, state="x")))
+    a = replace(a, episodes=(*a.episodes, EpisodeRecord("another task", 0, True, initial_state="x")))
     b = replace(b, episodes=b.episodes[:15], settings={"max_steps": 300}, notes=("half of it",))
     result = compare(replace(a, settings={"max_steps": 200}), b)
     assert result.notes == (
@@ -150,7 +150,7 @@ def test_nothing_in_common_is_refused():
 
 def test_asked_for_unpaired():
     result = compare(*half_and_more(), "no")
-    assert result.pairing.reason == "unpaired, as asked for"
+    assert result.pairing.reason == "unpaired, as requested"
     assert result.bootstrap is None
 
 

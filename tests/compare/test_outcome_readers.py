@@ -14,7 +14,7 @@ from keystone_robotics.compare.find import choose, read
 from keystone_robotics.compare.read_lerobot import read_lerobot
 from keystone_robotics.compare.read_vla_eval import read_vla_eval
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.evaluate.store import FILE, Store
+from keystone_robotics.records import FILE, Store
 
 VLA_EVAL = Path(__file__).parent / "data" / "vla_eval.json"
 OUTCOMES = np.array([[[1, 0], [1, 1], [0, 0]]])
@@ -31,9 +31,9 @@ def test_a_run_gives_its_arms_in_their_order(run):
     assert (ours.name, plain.name) == ("keystone:k=16", "first")
     assert ours.time == ("one round", 6.0)
     assert [one.success for one in ours.episodes] == [True, True, False, False, True, False]
-    assert ours.episodes[1].state == "state 0 1"
+    assert ours.episodes[1].initial_state == "state 0 1"
     failed = plain.episodes[1]
-    assert (failed.error, failed.success, failed.state) == (True, False, None)
+    assert (failed.error, failed.success, failed.initial_state) == ("Traceback: no camera", False, "")
 
 
 def test_an_unfinished_run_says_so(run):
@@ -97,7 +97,7 @@ def test_what_lerobot_returns_for_a_single_environment(tmp_path):
     ]
     path.write_text(json.dumps({"per_episode": episodes, "aggregated": {"pc_success": 66.7, "eval_ep_s": 2.5}}))
     outcomes = read_lerobot(path)
-    assert [(one.number, one.success, one.seed) for one in outcomes.episodes] == [
+    assert [(one.episode, one.success, one.initial_seed) for one in outcomes.episodes] == [
         (0, False, 1000),
         (1, True, 1001),
         (2, True, 1002),
@@ -110,8 +110,8 @@ def test_what_vla_eval_writes(tmp_path):
     outcomes = read_vla_eval(VLA_EVAL)
     assert outcomes.tasks == ("open the drawer", "pick up the black bowl")
     assert [one.success for one in outcomes.episodes] == [True, False, False, True, True]
-    assert [one.error for one in outcomes.episodes] == [False, False, True, False, False]
-    assert {one.seed for one in outcomes.episodes} == {7}
+    assert [one.error is not None for one in outcomes.episodes] == [False, False, True, False, False]
+    assert {one.initial_seed for one in outcomes.episodes} == {7}
     assert outcomes.time == ("one episode", 10500.0)
     folder = tmp_path / "results"
     folder.mkdir()
@@ -186,14 +186,14 @@ def test_a_benchmark_without_success_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("eval_info.json", "{", "damaged or no JSON"),
-        ("eval_info.json", "\x80", "damaged or no JSON"),
-        ("eval_info.json", "[]", "no result that can be compared"),
-        ("eval_info.json", '{"per_task": [{"task_group": "a"}]}', "not what LeRobot's lerobot-eval writes"),
-        ("eval_info.json", '{"per_task": 3}', "not what LeRobot's lerobot-eval writes"),
+        ("eval_info.json", "{", "damaged or not JSON"),
+        ("eval_info.json", "\x80", "damaged or not JSON"),
+        ("eval_info.json", "[]", "is not a result that can be compared"),
+        ("eval_info.json", '{"per_task": [{"task_group": "a"}]}', "not in the format of lerobot-eval"),
+        ("eval_info.json", '{"per_task": 3}', "not in the format of lerobot-eval"),
         ("eval_info.json", '{"per_task": []}', "holds no episode"),
         ("eval_info.json", '{"per_episode": [{"episode_ix": 0, "success": 0.5, "seed": 1}]}', "true or false, got 0.5"),
-        ("x.json", '{"benchmark": "a", "tasks": [{"task": "b"}]}', "not what vla-eval writes"),
+        ("x.json", '{"benchmark": "a", "tasks": [{"task": "b"}]}', "not in the format of vla-eval"),
         ("x.json", '{"benchmark": "a", "tasks": []}', "holds no episode"),
         ("x.json", '{"hello": 1}', "expected the folder of a `keystone eval`"),
     ],

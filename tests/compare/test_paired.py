@@ -66,7 +66,7 @@ def test_with_many_states_it_is_the_t_interval():
     assert paired_interval([list(b - a)]) == pytest.approx(tuple(expected), abs=5e-4)
 
 
-@pytest.mark.parametrize("states", [10, 20, 50])
+@pytest.mark.parametrize("states", [10, 50])
 def test_it_covers_for_every_discordance(states):
     """One repeat: exactly, over all tables of discordant pairs, for rare and common ones, in one direction or both."""
     tables = [(up, down) for up in range(states + 1) for down in range(states + 1 - up)]
@@ -84,14 +84,9 @@ def test_it_covers_for_every_discordance(states):
 CASES = [
     # tasks, states, repeats, rate of A, rate of B, most that it may cover
     (1, 20, 1, 0.5, 0.6, 0.98),
-    (1, 20, 5, 0.5, 0.6, 0.98),
     (1, 50, 5, 0.5, 0.6, 0.97),
-    (6, 20, 1, 0.5, 0.65, 0.97),
-    (6, 20, 5, 0.5, 0.65, 0.97),
     (10, 5, 2, 0.5, 0.65, 0.98),
     (6, 20, 1, 0.85, 0.92, 0.98),
-    (6, 20, 5, 0.85, 0.92, 0.98),
-    (1, 20, 1, 0.9, 0.95, 1.0),
     (1, 20, 5, 0.9, 0.95, 1.0),
 ]
 

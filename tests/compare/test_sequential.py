@@ -20,8 +20,7 @@ def alarms(differences):
     return found.count("B is better") / len(found), found.count("A is better") / len(found)
 
 
-@pytest.mark.parametrize("repeats", [1, 5])
-@pytest.mark.parametrize("rate", [0.5, 0.9])
+@pytest.mark.parametrize(("repeats", "rate"), [(1, 0.5), (5, 0.9)])
 def test_false_alarms_with_a_look_after_every_state(repeats, rate):
     a, b = draw(np.random.default_rng(0), 1, 300, repeats, rate, rate, trials=TRIALS)
     assert sum(alarms((b - a).mean(-1))) <= ALPHA + MARGIN

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.environments.metaworld import STATE
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.evaluate.rollout import fingerprint
+from keystone_robotics.evaluate.rollout import hash_state
 
 os.environ.setdefault("MUJOCO_GL", "egl")
 
@@ -67,7 +67,7 @@ def test_seeds_differ_and_the_goal_is_in_sight(envs, task):
         assert np.abs(state[STATE - 3 : STATE]).max() > 0.01
         assert envs[task].observation_space.contains(observation)
         np.testing.assert_array_equal(observation["agent_pos"], state[:4])
-        hashes.add(fingerprint(info["initial_state"]))
+        hashes.add(hash_state(info["initial_state"]))
     assert len(hashes) == 8
 
 
@@ -114,5 +114,5 @@ def test_graphics_that_are_not_there():
     code = "from keystone_robotics.environments import find_benchmark; find_benchmark('metaworld').tasks()"
     environ = {**os.environ, "MUJOCO_GL": "telepathy"}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=False)
-    assert "KeystoneError: MuJoCo cannot draw here" in result.stderr
+    assert "KeystoneError: MuJoCo cannot render" in result.stderr
     assert "MUJOCO_GL is telepathy" in result.stderr

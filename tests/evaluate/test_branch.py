@@ -10,7 +10,7 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.branch import Brancher
 from keystone_robotics.evaluate.config import config_from
 from keystone_robotics.evaluate.run import evaluate
-from keystone_robotics.evaluate.store import Store
+from keystone_robotics.records import Store
 
 ARMS = ["first", "keystone:k=4,temperature=0.8,execute=6"]
 
@@ -28,7 +28,7 @@ def run(tmp_path_factory):
 
 def rounds_of(folder: Path, arm: str, episode: int):
     with Store(folder) as store:
-        return store.rounds(arm, "push-v3", 0, episode)
+        return store.rounds((arm, "push-v3", 0, episode))
 
 
 def test_the_branch_of_the_chosen_candidate_goes_where_the_episode_went(run):

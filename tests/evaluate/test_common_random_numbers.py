@@ -5,7 +5,7 @@ import pytest
 
 from keystone_robotics.evaluate.config import config_from
 from keystone_robotics.evaluate.run import evaluate
-from keystone_robotics.evaluate.store import Store
+from keystone_robotics.records import Store
 from toy import table
 
 TASKS = ("reach-v3", "button-press-topdown-v3")
@@ -34,7 +34,7 @@ def run(settings, tmp_path_factory):
 
 def rounds(run, arm, task, repeat, episode):
     with Store(run) as store:
-        return store.rounds(arm, task, repeat, episode)
+        return store.rounds((arm, task, repeat, episode))
 
 
 KEYS = [(task, repeat, episode) for task in TASKS for repeat in range(REPEATS) for episode in range(EPISODES)]

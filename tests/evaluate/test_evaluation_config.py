@@ -60,7 +60,8 @@ def test_one_task_and_one_arm_need_no_list():
         ({"keep_rounds": "yes"}, "keep_rounds='yes'"),
         ({"device": 0}, "device=0"),
         ({"allow_untrained_tasks": "yes"}, "allow_untrained_tasks='yes'"),
-        ({"fingerprint": "abc"}, "unknown option 'fingerprint'"),
+        ({"latency": 0}, "latency=0"),
+        ({"fingerprint": "abc"}, "unknown setting 'fingerprint'"),
     ],
 )
 def test_what_is_wrong_is_said(given, says):

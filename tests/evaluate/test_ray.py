@@ -10,7 +10,7 @@ import toy as toy_package
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.executors.cluster import RayCluster
 from keystone_robotics.evaluate.run import evaluate
-from toy import table
+from toy import summaries, table
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -40,17 +40,17 @@ def test_the_same_rows_also_when_a_worker_dies_once(cluster, toy, tmp_path):
     settings = toy(["reach", "dies-once"], arms=["first", "coherent:k=4"], episodes=4, shard=2)
     report = evaluate(settings, tmp_path / "ray", RayCluster(cluster, workers=2))
     assert (tmp_path / "died").exists()
-    assert (report.new, [summary.errors for summary in report.summaries]) == (16, [0, 0])
+    assert (report.new, [summary.errors for summary in summaries(report)]) == (16, [0, 0])
     assert not ray.is_initialized()
     evaluate(settings, tmp_path / "here")
     assert table(tmp_path / "ray") == table(tmp_path / "here")
 
 
 def test_a_shard_that_always_kills_its_worker_is_counted(cluster, toy, tmp_path):
-    settings = toy("dies-always", arms=["first"], shard=1, episodes=3)
+    settings = toy("dies-always", arms=["first"], shard=1, episodes=2)
     evaluate(settings, tmp_path / "run", RayCluster(cluster, workers=1))
     rows = table(tmp_path / "run")
-    assert [row.error for row in rows] == [None, "its Ray worker died 3 times", None]
+    assert [row.error for row in rows] == [None, "its Ray worker died 3 times"]
 
 
 def test_a_set_up_that_is_wrong_is_said_by_the_worker(cluster, toy, tmp_path):
@@ -62,7 +62,7 @@ def test_a_set_up_that_is_wrong_is_said_by_the_worker(cluster, toy, tmp_path):
 
 def test_a_worker_that_dies_at_start_is_no_shards_affair(cluster, toy, toy_policy, tmp_path):
     policy = f"toy:dies_at_start?folder={toy_policy}&parent={os.getpid()}"
-    with pytest.raises(KeystoneError, match="died 3 times while it loaded the policy"):
+    with pytest.raises(KeystoneError, match="died 3 times while loading the policy"):
         evaluate(toy(policy=policy, arms=["first"]), tmp_path / "run", RayCluster(cluster, workers=1))
     assert table(tmp_path / "run") == []
 

@@ -252,13 +252,13 @@ def test_nested_images_and_processors_of_the_environment(make: Make, monkeypatch
 def test_environments_that_do_not_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = make("diffusion", "changed")
     agent.fit(LeRobotBenchmark("lerobot:pusht"))
-    with pytest.raises(KeystoneError, match=r"observation.state of shape \(2,\), and lerobot:metaworld.*state \(4,\)"):
+    with pytest.raises(KeystoneError, match=r"observation.state of shape \(2,\), but lerobot:metaworld.*state \(4,\)"):
         agent.fit(LeRobotBenchmark("lerobot:metaworld?task=push-v3"))
-    with pytest.raises(KeystoneError, match=r"this policy takes observation.image, and .*environment_state"):
+    with pytest.raises(KeystoneError, match=r"the policy takes observation.image, but .*environment_state"):
         agent.fit(find_benchmark("lerobot:pusht?obs_type=environment_state_agent_pos"))
     agent.fit(LeRobotBenchmark("lerobot:pusht"))
     monkeypatch.setattr(agent, "_action_dim", 3)
-    with pytest.raises(KeystoneError, match="actions have 2 numbers and the environment's 3"):
+    with pytest.raises(KeystoneError, match="actions have 2 dimensions, the environment's 3"):
         agent.plan([observations(1)], ["push"])
 
 

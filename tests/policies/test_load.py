@@ -10,7 +10,7 @@ import torch
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.policies import load_agent
-from keystone_robotics.policies.fingerprint import fingerprint_policy
+from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
 from keystone_robotics.policies.load import find_policy, shipped_policies, trained_for, trained_on
 from keystone_study.policies.flow import TYPE, FlowPolicy
 from keystone_study.policies.flow_agent import FlowAgent
@@ -118,14 +118,14 @@ def test_a_flow_policy_is_moved_and_asked_on_its_device(tmp_path, monkeypatch):
 
 def test_the_commit_of_a_hub_policy_is_part_of_its_fingerprint(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    assert fingerprint_policy("somebody/policy") == "somebody/policy"
+    assert checkpoint_fingerprint("somebody/policy") == "somebody/policy"
     folder = tmp_path / "models--somebody--policy"
     for commit in ("a" * 40, "b" * 40):
         (folder / "snapshots" / commit).mkdir(parents=True)
         (folder / "snapshots" / commit / "config.json").write_text("{}")
         (folder / "refs").mkdir(exist_ok=True)
         (folder / "refs" / "main").write_text(commit)
-        assert fingerprint_policy("somebody/policy") == f"somebody/policy@{commit}"
+        assert checkpoint_fingerprint("somebody/policy") == f"somebody/policy@{commit}"
 
 
 MINE = """
@@ -151,7 +151,7 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
     name = f"my_policies:make?folder={folder}"
     assert load_agent(name).said == "unsaid"
     assert load_agent(name, "cpu").said == "cpu"
-    assert (find_policy(name), trained_on(name), fingerprint_policy(name)) == (None, (), name)
+    assert (find_policy(name), trained_on(name), checkpoint_fingerprint(name)) == (None, (), name)
     for name, device, says in (
         (f"my_policies:without?folder={folder}", "cpu", "unexpected keyword argument 'device'"),
         ("my_policies:make", None, "missing a required argument: 'folder'"),

@@ -8,8 +8,7 @@ from keystone_robotics.environments import find_benchmark
 from keystone_robotics.environments.graphics import no_graphics
 from keystone_robotics.evaluate.branch import Branches
 from keystone_robotics.evaluate.config import config_from
-from keystone_robotics.evaluate.results import RoundRecord
-from keystone_robotics.evaluate.store import EpisodeRow
+from keystone_robotics.records import EpisodeRecord, RoundRecord
 from keystone_robotics.report.demo import pairs, separation, verdicts
 from keystone_robotics.report.film import BANNER, NoPicture, film_episode, save_film, save_strip
 from keystone_robotics.report.outcomes import draw_outcomes
@@ -76,7 +75,7 @@ def test_no_picture_is_an_error_of_its_own():
         def make(self, task, render):
             return Blind()
 
-    with pytest.raises(NoPicture, match="no images can be rendered here: MuJoCo cannot draw here"):
+    with pytest.raises(NoPicture, match="cannot render images: MuJoCo cannot render"):
         film_episode(Dark(), "any", 0, np.zeros((1, 1)), 1)
 
 
@@ -93,7 +92,7 @@ def test_text_on_the_page_is_text():
 
 
 def row(arm, episode, success, state=None):
-    return EpisodeRow(arm, "push-v3", 0, episode, success, 9, 2, state or f"s{episode}", episode, 0, None, 2.0, None)
+    return EpisodeRecord("push-v3", episode, success, arm=arm, initial_state=state or f"s{episode}", latency_ms=2.0)
 
 
 def test_pairs_are_the_same_state():

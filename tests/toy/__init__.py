@@ -12,10 +12,11 @@ import gymnasium
 import numpy as np
 import torch
 
+from keystone_robotics.compare.summary import summarise
 from keystone_robotics.environments.benchmark import Benchmark
 from keystone_robotics.evaluate.config import EvaluationConfig
-from keystone_robotics.evaluate.store import Store
 from keystone_robotics.policies import load_agent
+from keystone_robotics.records import Store
 from keystone_robotics.spec import Spec
 from keystone_study.policies.flow import FlowConfig, FlowPolicy, save_flow
 
@@ -119,11 +120,23 @@ def save_random_flow(folder, observation_dim=3, action_dim=2, seed=0, **config):
 
 
 def table(folder):
-    """Everything that is stored about the episodes of a run but how long it took."""
+    """The stored episodes of a run, without timing; distances are rounded, as their last digits depend on the batch."""
     with Store(Path(folder)) as store:
-        return [replace(row, latency_ms=None) for row in store.episodes()]
+        return [
+            replace(
+                row, latency_ms=None, dispersion=_rounded(row.dispersion), median_distance=_rounded(row.median_distance)
+            )
+            for row in store.episodes()
+        ]
 
 
-def numbers(summaries):
-    """Summaries without their latencies."""
-    return [replace(summary, latency_ms=None) for summary in summaries]
+def _rounded(value):
+    return None if value is None else round(value, 3)
+
+
+def summaries(evaluation):
+    """The table of an evaluation, without latencies."""
+    return [
+        replace(summary, latency_ms=None, dispersion=None, median_distance=None)
+        for summary in summarise(evaluation.episodes, evaluation.arms)
+    ]

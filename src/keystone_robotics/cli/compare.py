@@ -1,4 +1,4 @@
-"""``keystone compare``: is B better than A, and how sure is that?"""
+"""``keystone compare``: compare two arms or two runs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def run(
     json_path: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
     fail_on_regression: bool = False,
 ) -> None:
-    """Is B better than A, and how sure is that? For results of `keystone eval`, lerobot-eval and vla-eval.
+    """Test whether B is better than A, for results of `keystone eval`, lerobot-eval and vla-eval.
 
-    Prints rates, the difference with its interval, an exact test, whether one may stop, and a verdict in one line. Exit
-    code 0; 1 with --fail-on-regression if B is worse; 2 if something cannot be compared.
+    Prints success rates, the difference with its interval, an exact test, a sequential test and a one-line verdict. Exit code
+    0; 1 with --fail-on-regression if B is worse; 2 if the results cannot be compared.
 
     Args:
-        a: the folder of a `keystone eval`, LeRobot's eval_info.json, or vla-eval's …_aggregate.json.
-        b: what is compared with it; without it, the arms of the run A with each other.
-        arms: within one run A's arm and then those that are compared with it (default all, in the run's order); of two
-            runs A's arm and B's, or one name for both.
-        tasks: only these.
-        paired: auto pairs episodes whose initial states are shown to be the same; require makes it an error if they are
-            not; trust pairs by episode number where nothing was recorded (LeRobot with equal --seed); no does not pair.
-        json_path: write everything to this file.
+        a: folder of a `keystone eval`, LeRobot's eval_info.json, or vla-eval's …_aggregate.json.
+        b: the result to compare with A; if omitted, the arms of the run A are compared with each other.
+        arms: with one run, A's arm followed by the arms to compare with it (default all, in the run's order); with two runs,
+            A's arm and B's, or one name for both.
+        tasks: compare only these tasks.
+        paired: auto pairs episodes whose initial states have equal hashes; require makes it an error if they differ; trust
+            pairs by episode number where neither hashes nor seeds were recorded (LeRobot with equal --seed); no disables it.
+        json_path: write all results to this file.
         fail_on_regression: exit with 1 if the whole interval of a difference is below zero.
     """
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""``keystone eval``: arms against each other on the same episodes."""
+"""``keystone eval``: compare arms on the same episodes."""
 
 from __future__ import annotations
 
@@ -25,75 +25,80 @@ def run(
     device: str | None = None,
     keep_rounds: bool = False,
     allow_untrained_tasks: bool = False,
+    latency: bool = True,
     out: Path = Path("out/eval"),
     workers: int | None = None,
     ray: str | None = None,
     gpus: float | None = None,
     retry_errors: bool = False,
 ) -> None:
-    """Does it help this policy? Roll out the same episodes with every arm, store them, and compare.
+    """Roll out the same episodes with every arm, store them, and compare the arms.
 
-    Interrupted at any moment, the same command goes on where it was. Arms, tasks, episodes and repeats may be added later.
+    After an interruption the same command resumes the run. Arms, tasks, episodes and repeats can be added later.
 
     Args:
-        config: a YAML file with any of the options below (arms: a list); flags go over it.
-        policy: one that comes with KeyStone, a folder that `keystone train` or LeRobot wrote, LeRobot's name on the hub, or
-            package.module:function, which returns an Agent of your own.
-        env: metaworld, pusht, one of LeRobot's (lerobot:libero, lerobot:libero?task=libero_10), or package.module:Name, a
-            Benchmark of your own.
+        config: YAML file with any of the settings below (arms: a list); flags override it.
+        policy: a policy that comes with KeyStone's study, a folder written by `keystone train` or LeRobot, a LeRobot name on
+            the hub, or package.module:function that returns an Agent.
+        env: metaworld, pusht, a LeRobot environment (lerobot:libero, lerobot:libero?task=libero_10), or package.module:Name of
+            a Benchmark.
         tasks: of the environment; default those that the policy was trained on, else all.
-        arm: RULE or RULE:name=value,… with the options of keystone.Spec and the rule's parameters: first, keystone:k=16,
-            first:temperature=0.6. Give it several times; the first is what the others are compared with. Default: first,
+        arm: RULE or RULE:name=value,… with options of keystone.Spec and the rule's parameters: first, keystone:k=16,
+            first:temperature=0.6. May be given several times; the others are compared with the first. Default: first,
             first:temperature=0.6, keystone:k=16 and core-mean:k=16.
         episodes: initial states per task, the same for all arms and repeats (default 50).
-        repeats: of every episode, with fresh policy noise (default 1; the paper has 5).
+        repeats: rollouts of every initial state with fresh policy noise (default 1; the paper uses 5).
         seed: of initial states and policy noise (default 0).
-        shard: episodes that are rolled out together as one batch (default 25). Smaller needs less memory.
-        max_steps: after which an episode has failed; default the environment's.
+        shard: episodes that are rolled out together as one batch (default 25); smaller values need less memory.
+        max_steps: environment steps after which an episode has failed; default the environment's.
         execute: steps of a chunk that are executed before the next round; default the policy's.
-        device: of the policy, cpu or cuda:1, say; default its checkpoint's.
-        keep_rounds: store the candidates of every round, for reports.
-        allow_untrained_tasks: also run tasks that the policy was not trained on.
+        device: of the policy, such as cpu or cuda:1; default its checkpoint's.
+        keep_rounds: store the candidates of every round.
+        allow_untrained_tasks: also evaluate tasks that the policy was not trained on.
+        latency: time one round at batch size 1 for the first observation of every episode (default); costs one round each.
         out: folder of the run.
-        workers: processes on this machine (default 1), or shards at a time on Ray (default one for each CPU).
+        workers: processes on this machine (default 1), or shards at a time on Ray (default one per CPU).
         ray: run on a Ray cluster: "auto" finds the running one, "local" starts one here, or an address.
-        gpus: share of a GPU for each worker on Ray (default 0).
+        gpus: fraction of a GPU per worker on Ray (default 0).
         retry_errors: roll out again the episodes that ended with an error.
     """
     from rich.console import Console
 
+    from keystone_robotics.compare.summary import summarise, summary_table, write_summary
     from keystone_robotics.evaluate.config import config_from, read_yaml
     from keystone_robotics.evaluate.executors import make_executor
     from keystone_robotics.evaluate.run import evaluate
-    from keystone_robotics.evaluate.summary import as_table
 
     console = Console()
     given = {
         "policy": policy, "env": env, "tasks": tasks, "arms": arm or None, "episodes": episodes, "repeats": repeats,
         "seed": seed, "shard": shard, "max_steps": max_steps, "execute": execute, "device": device,
         "keep_rounds": keep_rounds or None, "allow_untrained_tasks": allow_untrained_tasks or None,
+        "latency": None if latency else False,
     }  # fmt: skip
     values = read_yaml(config) if config else {}
     values.update({name: value for name, value in given.items() if value is not None})
     executor = make_executor(workers, ray, gpus)
     settings = config_from(values, _default_tasks(values))
     try:
-        report = evaluate(settings, out, executor, console, retry_errors)
+        evaluation = evaluate(settings, out, executor, console, retry_errors)
     except KeyboardInterrupt:
         raise KeystoneError(
-            f"interrupted; what was done is stored in {out}, and the same command goes on from there"
+            f"interrupted; finished shards are stored in {out}: run the same command again to resume"
         ) from None
-    console.print(as_table(report.summaries))
-    rate = f" ({report.new / report.seconds:.1f} a second)" if report.new else ""
+    summaries = summarise(evaluation.episodes, evaluation.arms)
+    write_summary(out, summaries)
+    console.print(summary_table(summaries))
+    rate = f" ({evaluation.new / evaluation.seconds:.1f} per second)" if evaluation.new else ""
     console.print(
-        f"{report.new} episodes rolled out in {report.seconds:.0f} s{rate}. Stored in {out}",
+        f"{evaluation.new} episodes rolled out in {evaluation.seconds:.0f} s{rate}. Stored in {out}",
         soft_wrap=True,
         highlight=False,
     )
 
 
 def _default_tasks(values: dict[str, object]) -> tuple[str, ...]:
-    """What the policy was trained on, else all tasks of the environment."""
+    """The tasks that the policy was trained on, else all tasks of the environment."""
     if values.get("tasks") or not isinstance(values.get("policy"), str) or not isinstance(values.get("env"), str):
         return ()
     from keystone_robotics.environments import find_benchmark

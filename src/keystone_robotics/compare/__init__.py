@@ -1,1 +1,1 @@
-"""From stored episodes to statements with intervals."""
+"""Statistics on episode records: rates, paired differences, intervals and tests."""

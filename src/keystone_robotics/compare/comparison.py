@@ -1,4 +1,4 @@
-"""B against A: everything that is said about them, in one record."""
+"""The comparison of arm B with arm A, in one record."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from numpy.typing import NDArray
 from keystone_robotics.compare import paired, unpaired
 from keystone_robotics.compare.intervals import paired_bootstrap, wilson_rate
 from keystone_robotics.compare.multiple import holm
-from keystone_robotics.compare.outcomes import Episode, Mode, Outcomes
+from keystone_robotics.compare.outcomes import Mode, Outcomes
 from keystone_robotics.compare.pairing import Pairing, arrange, audit, compared
 from keystone_robotics.compare.power import paired_effect, unpaired_effect
 from keystone_robotics.compare.repeats import correlation, effective_number
 from keystone_robotics.compare.sequential import Sequential, bet
 from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_robotics.records import EpisodeRecord
 
 ALPHA = 0.05
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How often one arm succeeded. Rates are shares of episodes, not percent.
+    """Success rate of one arm. Rates are fractions of episodes, not percent.
 
     Attributes:
-        episodes: that were rolled out, all repeats.
-        states: different initial states among them.
-        rate: mean over tasks; errors are failures.
-        interval: Wilson's, 95 %, at the effective number.
-        effective: independent episodes that they are worth, repeats of one initial state being alike.
+        episodes: number of episodes, all repeats.
+        states: number of distinct initial states.
+        rate: mean over tasks; errors count as failures.
+        interval: Wilson's 95 % interval at the effective number of episodes.
+        effective: number of independent episodes with the same information; repeats of one initial state are correlated.
         repeats: mean and standard deviation of the rate across repeats; None for one repeat.
-        errors: episodes that an error ended.
+        errors: number of episodes that ended with an error.
     """
 
     episodes: int
@@ -47,20 +48,20 @@ class Rate:
 
 @dataclass(frozen=True)
 class Contrast:
-    """B against A, in one task or over all.
+    """B compared with A, in one task or over all tasks.
 
     Attributes:
-        task: its name; "all" over all.
+        task: name of the task, or "all".
         a: rate of A.
         b: rate of B.
         difference: B − A, mean over tasks.
         interval: 95 %.
-        interval_by: how it was computed.
-        discordant: pairs of episodes that only B and that only A solved; None if unpaired.
+        interval_by: name of the interval's method.
+        discordant: number of paired episodes solved only by B, and only by A; None if unpaired.
         p: two-sided.
-        test: that it comes from.
-        p_holm: adjusted for the number of tasks (of one task), or of arms that are compared with the first (over all).
-        detectable: the smallest difference that 80 of 100 such comparisons would show.
+        test: name of the test.
+        p_holm: adjusted for the number of tasks, or (task "all") for the number of arms compared with the first.
+        detectable: minimum detectable difference at 80 % power.
     """
 
     task: str
@@ -78,21 +79,21 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Comparison:
-    """B against A.
+    """B compared with A.
 
     Attributes:
         a: name of A.
         b: name of B.
-        a_source: where A was read.
-        b_source: where B was read.
-        pairing: what the audit found.
-        tasks: one contrast for each.
+        a_source: file or folder of A.
+        b_source: file or folder of B.
+        pairing: result of the pairing audit.
+        tasks: one contrast per task.
         overall: the mean over tasks.
-        bootstrap: percentile interval from resampled initial states, for those who expect it; None if unpaired.
-        sequential: the test that stays valid however often one looks.
-        time: what was timed, and its milliseconds in A and in B; None if that is not known of both.
-        notes: what else a reader has to know.
-        arms: how many arms are compared with A; p is adjusted for it.
+        bootstrap: percentile interval from resampled initial states; None if unpaired.
+        sequential: test that allows looking at the data at any time.
+        time: what was timed, and its milliseconds in A and in B; None unless both are known.
+        notes: for the reader.
+        arms: number of arms compared with A; p is adjusted for it.
     """
 
     a: str
@@ -120,7 +121,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """One line: better, worse, or not known."""
+        """One line: better, worse, or no clear difference."""
         one = self.overall
         low, high = (100 * bound for bound in one.interval)
         numbers = f"{100 * one.difference:+.1f} points [{low:+.1f}, {high:+.1f}], {_p(one.p)} ({one.test})"
@@ -131,11 +132,11 @@ class Comparison:
                 f"no clear difference: {numbers}; at this n only {100 * one.detectable:.0f} points or more would show"
             )
         word = "better" if self.improvement else "worse"
-        # interval and exact test are computed differently, so just at the edge one may say yes and the other no
+        # interval and exact test are different methods, so that they may disagree at the edge
         return f"B is {word}{', but barely' if one.p_holm >= ALPHA else ''}: {numbers}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, with the conclusions."""
+        """For JSON, with the properties."""
         return {
             **asdict(self),
             "advice": self.sequential.advice,
@@ -150,13 +151,14 @@ def _p(value: float) -> str:
 
 
 def compare(a: Outcomes, b: Outcomes, mode: Mode = "auto") -> Comparison:
-    """B against A, over the tasks that both have.
+    """Compare B with A on the tasks that both have.
 
     Raises:
         KeystoneError: if they have no task in common, or pairing is required and not shown.
 
-    >>> a = Outcomes("first", "", "", tuple(Episode("push", n, n < 10, state=str(n)) for n in range(20)))
-    >>> b = Outcomes("keystone:k=16", "", "", tuple(Episode("push", n, n < 17, state=str(n)) for n in range(20)))
+    >>> def arm(name, solved):
+    ...     return Outcomes(name, "", "", tuple(EpisodeRecord("push", n, n < solved, initial_state=str(n)) for n in range(20)))
+    >>> a, b = arm("first", 10), arm("keystone:k=16", 17)
     >>> print(compare(a, b).verdict)
     B is better: +35.0 points [+8.1, +55.5], p = 0.016 (McNemar exact)
     """
@@ -180,8 +182,7 @@ def compare(a: Outcomes, b: Outcomes, mode: Mode = "auto") -> Comparison:
     by_task = [contrast(task, [task]) for task in tasks]
     adjusted = holm([one.p for one in by_task])
     means_a, means_b = ({task: _means(states[task]) for task in tasks} for states in (states_a, states_b))
-    # unpaired, the n-th state of A and the n-th of B are two independent draws, and their difference can be bet on just
-    # as well
+    # unpaired, the n-th states of A and B are independent draws, whose difference is as valid for the sequential test
     differences = [means_b[task][: len(means_a[task])] - means_a[task][: len(means_b[task])] for task in tasks]
     return Comparison(
         a=a.name,
@@ -199,9 +200,9 @@ def compare(a: Outcomes, b: Outcomes, mode: Mode = "auto") -> Comparison:
 
 
 def compare_all(arms: Sequence[Outcomes], mode: Mode = "auto", tasks: Sequence[str] = ()) -> list[Comparison]:
-    """Every other arm against the first; their p over all tasks are adjusted for how many there are."""
+    """Compare every other arm with the first; p over all tasks is adjusted for the number of comparisons."""
     if tasks:
-        arms = [_only(arm, tasks) for arm in arms]
+        arms = [_select_tasks(arm, tasks) for arm in arms]
     found = [compare(arms[0], other, mode) for other in arms[1:]]
     adjusted = holm([one.overall.p for one in found])
     return [
@@ -210,7 +211,7 @@ def compare_all(arms: Sequence[Outcomes], mode: Mode = "auto", tasks: Sequence[s
     ]
 
 
-def _only(arm: Outcomes, tasks: Sequence[str]) -> Outcomes:
+def _select_tasks(arm: Outcomes, tasks: Sequence[str]) -> Outcomes:
     for task in tasks:
         if task not in arm.tasks:
             raise KeystoneError(f"{arm.name} ({arm.source}) has no task {task!r}: {nearest_name(task, arm.tasks)}")
@@ -219,9 +220,9 @@ def _only(arm: Outcomes, tasks: Sequence[str]) -> Outcomes:
 
 @dataclass(frozen=True)
 class _Arm:
-    """One arm's share of a contrast: its episodes, and the same by task and initial state."""
+    """One arm of a contrast: its episodes, and their outcomes by task and initial state."""
 
-    episodes: Sequence[Episode]
+    episodes: Sequence[EpisodeRecord]
     states: Sequence[Sequence[NDArray[np.int64]]]
 
 
@@ -265,17 +266,17 @@ def _rate(arm: _Arm) -> Rate:
         interval=wilson_rate(rate, effective),
         effective=effective,
         repeats=_across_repeats(arm.episodes),
-        errors=sum(one.error for one in arm.episodes),
+        errors=sum(one.error is not None for one in arm.episodes),
     )
 
 
 def rate_of(arm: Outcomes) -> Rate:
-    """How often one arm succeeded, over all its tasks."""
+    """Success rate of one arm over all its tasks."""
     states, _ = arrange(arm.episodes, (), paired=False)
     return _rate(_Arm(arm.episodes, [states[task] for task in arm.tasks]))
 
 
-def _across_repeats(episodes: Sequence[Episode]) -> tuple[float, float] | None:
+def _across_repeats(episodes: Sequence[EpisodeRecord]) -> tuple[float, float] | None:
     """Mean and standard deviation (n − 1) of the repeats' rates, each the mean over tasks."""
     by_repeat: dict[int, dict[str, list[bool]]] = {}
     for one in episodes:

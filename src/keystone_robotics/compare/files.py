@@ -1,4 +1,4 @@
-"""Reading other tools' JSON with errors that say which file and what is wrong with it."""
+"""Reads JSON of other tools; errors name the file and the problem."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from keystone_robotics.errors import KeystoneError
 
 
 def read_json(path: Path) -> Any:
-    """What is in the file.
+    """The content of a JSON file.
 
     Raises:
-        KeystoneError: if it cannot be read or is no JSON.
+        KeystoneError: if it cannot be read or is not JSON.
     """
     try:
         return json.loads(path.read_text())
     except OSError as error:
         raise KeystoneError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
-        raise KeystoneError(f"{path} is damaged or no JSON: {error}") from None
+        raise KeystoneError(f"{path} is damaged or not JSON: {error}") from None
 
 
 def as_success(value: object, where: str) -> bool:
-    """True or False, written as either or as 0 and 1.
+    """A success flag, written as true / false or as 1 / 0.
 
     >>> as_success(1.0, "here"), as_success(False, "here")
     (True, False)

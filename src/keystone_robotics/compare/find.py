@@ -1,4 +1,4 @@
-"""Which reader a path is for, and which of its arms are meant."""
+"""Finds the reader for a path, and the arms to compare."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from keystone_robotics.compare.read_lerobot import is_lerobot, read_lerobot
 from keystone_robotics.compare.read_run import read_run
 from keystone_robotics.compare.read_vla_eval import PATTERN, is_vla_eval, read_vla_eval, read_vla_eval_folder
 from keystone_robotics.errors import KeystoneError, nearest_name
-from keystone_robotics.evaluate.store import FILE as STORE_FILE
+from keystone_robotics.records import FILE as STORE_FILE
 
 EXPECTED = f"the folder of a `keystone eval`, LeRobot's {LEROBOT_FILE} or vla-eval's {PATTERN} (or their folder)"
 
 
 def read(path: Path) -> list[Outcomes]:
-    """All arms at a path: a run has as many as were rolled out, another tool's file has one.
+    """All arms at a path: those of a run, or the one arm of another tool's result.
 
     Raises:
-        KeystoneError: if nothing is there that can be read.
+        KeystoneError: if there is no readable result.
     """
     if not path.exists():
         beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -36,7 +36,7 @@ def read(path: Path) -> list[Outcomes]:
         return [read_lerobot(path)]
     if is_vla_eval(document):
         return [read_vla_eval(path)]
-    raise KeystoneError(f"{path} is no result that can be compared: expected {EXPECTED}")
+    raise KeystoneError(f"{path} is not a result that can be compared: expected {EXPECTED}")
 
 
 def _read_folder(folder: Path) -> list[Outcomes]:
@@ -50,15 +50,15 @@ def _read_folder(folder: Path) -> list[Outcomes]:
 
 
 def choose(first: Path, second: Path | None, arms: Sequence[str] = ()) -> list[Outcomes]:
-    """The arms to compare: the first is what the others are compared with.
+    """The arms to compare; the others are compared with the first.
 
     Args:
-        first: where A is, or a run that holds all arms.
-        second: where B is; None to compare within `first`.
-        arms: within one run A and then those compared with it (default all); with two A's and B's, or one for both.
+        first: path of A, or of a run that holds all arms.
+        second: path of B; None to compare within `first`.
+        arms: with one run, A's name followed by those to compare with it (default all); with two, A's and B's, or one for both.
 
     Raises:
-        KeystoneError: if an arm is unknown or it is not clear which are meant.
+        KeystoneError: if an arm is unknown or ambiguous.
     """
     ours = read(first)
     if second is None:
@@ -71,7 +71,7 @@ def choose(first: Path, second: Path | None, arms: Sequence[str] = ()) -> list[O
         return chosen
     theirs = read(second)
     if len(arms) > 2:
-        raise KeystoneError(f"--arms {' '.join(arms)}: of two results expected one name, or A's and B's")
+        raise KeystoneError(f"--arms {' '.join(arms)}: for two results expected one name, or A's and B's")
     names = (arms[0], arms[-1]) if arms else (None, None)
     return [_named(ours, names[0], first), _named(theirs, names[1], second)]
 

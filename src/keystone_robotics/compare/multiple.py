@@ -1,4 +1,4 @@
-"""Several tests at once."""
+"""Correction for multiple tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two arms on the same initial states: the interval of their difference and the test of it."""
+"""Paired arms: interval and test of their difference."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def paired_interval(tasks: Differences) -> tuple[float, float]:
 
 
 def discordant(tasks: Differences) -> tuple[int, int]:
-    """Pairs of episodes that only B solved, and that only A solved.
+    """Number of paired episodes solved only by B, and only by A.
 
     >>> discordant([[np.array([1, 0]), np.array([-1, 1])]])
     (2, 1)

@@ -1,4 +1,4 @@
-"""Were both arms tried on the same initial states? The audit, and the episodes in the order that follows from it."""
+"""Pairing audit: whether two arms share their initial states, and the paired episodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from keystone_robotics.compare.outcomes import Episode, Mode, Outcomes
+from keystone_robotics.compare.outcomes import Mode, Outcomes
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.records import EpisodeRecord
 
 #: For each task the initial states in order, for each of them its outcomes (repeats,), 0 or 1.
 States = Mapping[str, Sequence[NDArray[np.int64]]]
@@ -18,14 +19,14 @@ States = Mapping[str, Sequence[NDArray[np.int64]]]
 
 @dataclass(frozen=True)
 class Pairing:
-    """What the audit found.
+    """Result of the audit.
 
     Attributes:
         paired: whether differences may be taken state by state.
-        by: what shows it: "hash", "seed", "trust"; "none" if unpaired.
-        reason: one line for the reader.
-        differing: (task, episode, hashes in A, hashes in B) where they are not the same.
-        left_out: episodes of either arm that have no partner in the other and are not compared.
+        by: the evidence: "hash", "seed", "trust"; "none" if unpaired.
+        reason: one sentence for the reader.
+        differing: (task, episode, hashes in A, hashes in B) where they differ.
+        left_out: number of episodes of A and of B without a partner; they are not compared.
     """
 
     paired: bool
@@ -38,10 +39,9 @@ class Pairing:
 def audit(a: Outcomes, b: Outcomes, mode: Mode = "auto") -> Pairing:
     """Decide whether A and B are paired.
 
-    Episodes belong together by task and number. They are the same initial state if all hashes that are known for that
-    number, in both arms and all repeats, are one and the same. Hashes that differ anywhere mean that the numbers do not
-    stand for the same states, so nothing is paired. An episode whose hash is missing because an error came first is
-    placed by the other repeats.
+    Episodes are matched by task and number. They share an initial state if all known hashes of that number, in both arms and
+    all repeats, are equal. If hashes differ anywhere, the numbers do not identify states, and nothing is paired. An episode
+    without a hash, because an error came first, is matched by number.
 
     Raises:
         KeystoneError: if pairing is required and not shown.
@@ -49,7 +49,7 @@ def audit(a: Outcomes, b: Outcomes, mode: Mode = "auto") -> Pairing:
     """
     if mode not in get_args(Mode):
         raise ValueError(f"mode {mode!r}: expected one of {', '.join(get_args(Mode))}")
-    found = Pairing(False, "none", "unpaired, as asked for") if mode == "no" else _audit(a, b, trust=mode == "trust")
+    found = Pairing(False, "none", "unpaired, as requested") if mode == "no" else _audit(a, b, trust=mode == "trust")
     if mode == "require" and not found.paired:
         raise KeystoneError(f"pairing is required, but the data are {found.reason}")
     return found
@@ -58,7 +58,7 @@ def audit(a: Outcomes, b: Outcomes, mode: Mode = "auto") -> Pairing:
 def _audit(a: Outcomes, b: Outcomes, trust: bool) -> Pairing:
     of_a, of_b = _by_number(a.episodes), _by_number(b.episodes)
     shared = sorted(of_a.keys() & of_b.keys())
-    rollouts_a, rollouts_b = ({(one.task, one.number, one.repeat) for one in arm.episodes} for arm in (a, b))
+    rollouts_a, rollouts_b = ({(one.task, one.episode, one.repeat) for one in arm.episodes} for arm in (a, b))
     both = len(rollouts_a & rollouts_b)
     left_out = (len(rollouts_a) - both, len(rollouts_b) - both)
     if not both:
@@ -79,31 +79,31 @@ def _audit(a: Outcomes, b: Outcomes, trust: bool) -> Pairing:
     if known and all(any(one.error for one in (*of_a[key], *of_b[key])) for key in unknown):
         rest = f"; {len(unknown)} without, because of errors, by number" if unknown else ""
         return Pairing(True, "hash", f"paired: the hashes of {known} initial states agree{rest}", left_out=left_out)
-    seeds = {(one.seed, other.seed) for key in shared for one in of_a[key] for other in of_b[key]}
+    seeds = {(one.initial_seed, other.initial_seed) for key in shared for one in of_a[key] for other in of_b[key]}
     if a.tool == b.tool and all(one is not None and one == other for one, other in seeds):
         reason = "paired by seed, not audited: the seeds agree, the initial states were not recorded"
         return Pairing(True, "seed", reason, left_out=left_out)
     if trust:
-        reason = "paired by episode number at your word, not audited: no initial state was recorded"
+        reason = "paired by episode number on request, not audited: no initial state was recorded"
         return Pairing(True, "trust", reason, left_out=left_out)
     return Pairing(False, "none", "unpaired: no hashes of initial states to compare, and no seeds that agree")
 
 
-def _by_number(episodes: Iterable[Episode]) -> dict[tuple[str, int], list[Episode]]:
-    found: dict[tuple[str, int], list[Episode]] = {}
+def _by_number(episodes: Iterable[EpisodeRecord]) -> dict[tuple[str, int], list[EpisodeRecord]]:
+    found: dict[tuple[str, int], list[EpisodeRecord]] = {}
     for episode in episodes:
-        found.setdefault((episode.task, episode.number), []).append(episode)
+        found.setdefault((episode.task, episode.episode), []).append(episode)
     return found
 
 
-def _hashes(episodes: Iterable[Episode]) -> tuple[str, ...]:
-    return tuple(sorted({episode.state for episode in episodes if episode.state is not None}))
+def _hashes(episodes: Iterable[EpisodeRecord]) -> tuple[str, ...]:
+    return tuple(sorted({episode.initial_state for episode in episodes if episode.initial_state}))
 
 
-def compared(a: Outcomes, b: Outcomes, pairing: Pairing) -> tuple[list[Episode], list[Episode]]:
-    """The episodes that are compared, in order: of tasks that both arms have; if paired, those with a partner."""
+def compared(a: Outcomes, b: Outcomes, pairing: Pairing) -> tuple[list[EpisodeRecord], list[EpisodeRecord]]:
+    """The episodes to compare, sorted: of common tasks and, if paired, with a partner in the other arm."""
     tasks = set(a.tasks) & set(b.tasks)
-    ours, theirs = ({(one.task, one.number, one.repeat): one for one in arm.episodes} for arm in (a, b))
+    ours, theirs = ({(one.task, one.episode, one.repeat): one for one in arm.episodes} for arm in (a, b))
     if pairing.paired:
         keys = sorted(ours.keys() & theirs.keys())
         return [ours[key] for key in keys], [theirs[key] for key in keys]
@@ -113,27 +113,27 @@ def compared(a: Outcomes, b: Outcomes, pairing: Pairing) -> tuple[list[Episode],
     )
 
 
-def arrange(a: Sequence[Episode], b: Sequence[Episode], paired: bool) -> tuple[States, States]:
-    """The outcomes of both arms by task and initial state; where they are paired, entry by entry the same episodes.
+def arrange(a: Sequence[EpisodeRecord], b: Sequence[EpisodeRecord], paired: bool) -> tuple[States, States]:
+    """The outcomes of both arms by task and initial state; if paired, in the same order.
 
-    Numbers with the same hash are one initial state and their outcomes its repeats: a benchmark that goes round its
-    fifty states twice has fifty of them.
+    Numbers with the same hash are one initial state, and their outcomes are repeats: a benchmark that cycles through fifty
+    states twice has fifty, not a hundred.
 
-    >>> twice = [Episode("push", number, True, state="s") for number in range(2)]
+    >>> twice = [EpisodeRecord("push", number, True, initial_state="s") for number in range(2)]
     >>> arrange(twice, twice, paired=True)[0]
     {'push': [array([1, 1])]}
     """
-    if paired:  # a hash that an error kept from one arm is known from the other
+    if paired:  # a hash missing in one arm because of an error is known from the other
         known = _by_number((*a, *b))
         return _states(a, known), _states(b, known)
     return _states(a, _by_number(a)), _states(b, _by_number(b))
 
 
-def _states(episodes: Sequence[Episode], known: Mapping[tuple[str, int], Sequence[Episode]]) -> States:
+def _states(episodes: Sequence[EpisodeRecord], known: Mapping[tuple[str, int], Sequence[EpisodeRecord]]) -> States:
     found: dict[str, dict[str, list[int]]] = {}
     for episode in episodes:
-        hashes = _hashes(known[episode.task, episode.number])
-        # several hashes for one number: states do not follow the number, so every rollout stands for itself
-        state = hashes[0] if len(hashes) == 1 else (episode.state or f"number {episode.number}")
+        hashes = _hashes(known[episode.task, episode.episode])
+        # several hashes for one number: numbers do not identify states, so every rollout is a state of its own
+        state = hashes[0] if len(hashes) == 1 else (episode.initial_state or f"number {episode.episode}")
         found.setdefault(episode.task, {}).setdefault(state, []).append(int(episode.success))
     return {task: [np.array(values) for values in states.values()] for task, states in found.items()}

@@ -1,4 +1,4 @@
-"""The smallest difference that this many initial states would show."""
+"""Minimum detectable differences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from keystone_robotics.compare.paired import Differences, standard_error
 from keystone_robotics.compare.repeats import correlation, effective_number
-from keystone_robotics.compare.unpaired import Outcomes, task_rate
+from keystone_robotics.compare.unpaired import StateOutcomes, task_rate
 
 
 def paired_effect(differences: Differences) -> float:
@@ -20,11 +20,11 @@ def paired_effect(differences: Differences) -> float:
     return min(1.0, _factor() * standard_error(differences)[1])
 
 
-def unpaired_effect(a: Outcomes, b: Outcomes) -> float:
+def unpaired_effect(a: StateOutcomes, b: StateOutcomes) -> float:
     """The same for unpaired arms: √(Σ_t p(1 − p)(1/n_A + 1/n_B)) / T with a task's rate p over both arms and effective
     numbers n.
 
-    Half a success and half a failure are added to every task's rate, so that a task where all succeeded still tells little.
+    Half a success and half a failure are added to every task's rate, so that a rate of 1 does not give zero variance.
 
     >>> import numpy as np
     >>> a, b = ([np.array([value]) for value in [1] * solved + [0] * (400 - solved)] for solved in (200, 240))

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from keystone_robotics.compare.files import as_success, read_json
-from keystone_robotics.compare.outcomes import Episode, Outcomes
+from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.records import EpisodeRecord
 
 FILE = "eval_info.json"
 
@@ -28,7 +29,7 @@ def is_lerobot(info: object) -> bool:
 
 
 def read_lerobot(path: Path) -> Outcomes:
-    """The one arm of an `eval_info.json`; it is named after the folder.
+    """The arm of an `eval_info.json`, named after its folder.
 
     Raises:
         KeystoneError: if the file is damaged or of another shape.
@@ -38,7 +39,7 @@ def read_lerobot(path: Path) -> Outcomes:
         episodes = _tasks(info["per_task"], path) if "per_task" in info else _single(info["per_episode"], path)
         seconds = info.get("overall", info.get("aggregated", {})).get("eval_ep_s")
     except (KeyError, TypeError, AttributeError) as error:
-        raise KeystoneError(f"{path} is not what LeRobot's lerobot-eval writes: {error!r}") from None
+        raise KeystoneError(f"{path} is not in the format of lerobot-eval: {error!r}") from None
     if not episodes:
         raise KeystoneError(f"{path} holds no episode")
     return Outcomes(
@@ -50,22 +51,22 @@ def read_lerobot(path: Path) -> Outcomes:
     )
 
 
-def _tasks(tasks: list[dict[str, Any]], path: Path) -> list[Episode]:
+def _tasks(tasks: list[dict[str, Any]], path: Path) -> list[EpisodeRecord]:
     return [
-        Episode(task=name, number=number, success=as_success(success, f"{path}, {name}, episode {number}"))
+        EpisodeRecord(task=name, episode=number, success=as_success(success, f"{path}, {name}, episode {number}"))
         for task in tasks
         for name in [f"{task['task_group']}/{task['task_id']}"]
         for number, success in enumerate(task["metrics"]["successes"])
     ]
 
 
-def _single(episodes: list[dict[str, Any]], path: Path) -> list[Episode]:
+def _single(episodes: list[dict[str, Any]], path: Path) -> list[EpisodeRecord]:
     return [
-        Episode(
+        EpisodeRecord(
             task="all",
-            number=int(episode["episode_ix"]),
+            episode=int(episode["episode_ix"]),
             success=as_success(episode["success"], f"{path}, episode {episode['episode_ix']}"),
-            seed=episode["seed"],
+            initial_seed=episode["seed"],
         )
         for episode in episodes
     ]

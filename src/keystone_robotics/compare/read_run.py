@@ -1,4 +1,4 @@
-"""Reads the folder of a `keystone eval`, finished or still being written."""
+"""Reads the folder of a `keystone eval`, finished or running."""
 
 from __future__ import annotations
 
@@ -9,74 +9,68 @@ from typing import Any
 
 import numpy as np
 
-from keystone_robotics.compare.outcomes import Episode, Outcomes
+from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.evaluate.store import EpisodeRow, Store
+from keystone_robotics.records import EpisodeRecord, Store
 
-#: Settings of a run that decide what its success rates mean.
+#: Settings of a run that success rates depend on.
 SETTINGS = ("env", "seed", "max_steps", "execute")
 
 
 def read_run(folder: Path) -> list[Outcomes]:
-    """The arms of a run, in the order in which they were asked for.
+    """The arms of a run, in the order in which they were added.
 
     Raises:
         KeystoneError: if there is no run, it is damaged, or it holds no episode yet.
     """
     with Store(folder) as store:
-        rows, identity = store.episodes(), store.identity()
-    if not rows:
-        raise KeystoneError(f"{folder} holds no episode yet: wait for the first ones")
-    by_arm: dict[str, list[EpisodeRow]] = {}
-    for row in rows:
-        by_arm.setdefault(row.arm, []).append(row)
-    wanted = [arm for arm in _arms_asked_for(folder) if arm in by_arm]
+        episodes, identity = store.episodes(), store.identity()
+    if not episodes:
+        raise KeystoneError(f"{folder} holds no episode yet: wait for the first shard")
+    by_arm: dict[str, list[EpisodeRecord]] = {}
+    for one in episodes:
+        by_arm.setdefault(one.arm, []).append(one)
+    asked = _settings(folder)
+    ordered = [arm for arm in asked.get("arms", ()) if arm in by_arm]
     return [
-        outcomes_of(arm, by_arm[arm], folder, identity)
-        for arm in [*wanted, *(arm for arm in by_arm if arm not in wanted)]
+        outcomes_of(arm, by_arm[arm], str(folder), identity, _unfinished(arm, by_arm[arm], asked))
+        for arm in [*ordered, *(arm for arm in by_arm if arm not in ordered)]
     ]
 
 
-def _unfinished(arm: str, rows: Sequence[EpisodeRow], folder: Path) -> tuple[str, ...]:
-    """A note if less of an arm is stored than was last asked for."""
-    try:
-        settings = json.loads((folder / "settings.json").read_text())
-        tasks, each = settings["tasks"], settings["episodes"] * settings["repeats"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ()
-    there = sum(row.task in tasks for row in rows)
-    return (f"{arm} is unfinished: {there} of {len(tasks) * each} episodes",) if there < len(tasks) * each else ()
-
-
-def _arms_asked_for(folder: Path) -> list[str]:
-    """From the settings that lie beside the store; without them the order is that of names."""
-    try:
-        settings = json.loads((folder / "settings.json").read_text())
-        return [str(arm) for arm in settings["arms"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-
-
-def outcomes_of(arm: str, rows: Sequence[EpisodeRow], folder: Path, identity: Mapping[str, Any]) -> Outcomes:
+def outcomes_of(
+    arm: str,
+    episodes: Sequence[EpisodeRecord],
+    source: str = "",
+    identity: Mapping[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Outcomes:
     """One arm, from its stored episodes."""
-    latencies = [row.latency_ms for row in rows if row.latency_ms is not None]
+    latencies = [one.latency_ms for one in episodes if one.latency_ms is not None]
     return Outcomes(
         name=arm,
-        source=str(folder),
+        source=source,
         tool="keystone",
-        episodes=tuple(
-            Episode(
-                task=row.task,
-                number=row.episode,
-                success=row.success and row.error is None,
-                repeat=row.repeat,
-                state=row.initial_state or None,
-                seed=row.initial_seed,
-                error=row.error is not None,
-            )
-            for row in rows
-        ),
+        episodes=tuple(episodes),
         time=("one round", float(np.median(latencies))) if latencies else None,
-        settings={name: identity.get(name) for name in SETTINGS},
-        notes=_unfinished(arm, rows, folder),
+        settings={name: (identity or {}).get(name) for name in SETTINGS},
+        notes=notes,
     )
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """The settings beside the store, as last given; empty if they are missing or unreadable."""
+    try:
+        settings = json.loads((folder / "settings.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _unfinished(arm: str, episodes: Sequence[EpisodeRecord], settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """A note if fewer episodes of an arm are stored than were last asked for."""
+    if not {"tasks", "episodes", "repeats"} <= settings.keys():
+        return ()
+    tasks = settings["tasks"]
+    stored, asked = sum(one.task in tasks for one in episodes), len(tasks) * settings["episodes"] * settings["repeats"]
+    return (f"{arm} is unfinished: {stored} of {asked} episodes",) if stored < asked else ()

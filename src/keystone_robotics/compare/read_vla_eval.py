@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from keystone_robotics.compare.files import as_success, read_json
-from keystone_robotics.compare.outcomes import Episode, Outcomes
+from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.records import EpisodeRecord
 
 PATTERN = "*_aggregate.json"
 
@@ -30,7 +31,7 @@ def is_vla_eval(result: object) -> bool:
 
 
 def read_vla_eval(path: Path) -> Outcomes:
-    """The one arm of a result; it is named after the folder.
+    """The arm of a result, named after its folder.
 
     Raises:
         KeystoneError: if the file is damaged, of another shape, or its episodes have no ``success``.
@@ -43,7 +44,7 @@ def read_vla_eval(path: Path) -> Outcomes:
         settings = {"benchmark": result["benchmark"], "mode": result.get("mode")}
         partial = bool(result.get("partial"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise KeystoneError(f"{path} is not what vla-eval writes: {error!r}") from None
+        raise KeystoneError(f"{path} is not in the format of vla-eval: {error!r}") from None
     if not episodes:
         raise KeystoneError(f"{path} holds no episode")
     seconds = [value for value in elapsed if isinstance(value, (int, float))]
@@ -59,7 +60,7 @@ def read_vla_eval(path: Path) -> Outcomes:
 
 
 def read_vla_eval_folder(folder: Path) -> Outcomes:
-    """The one arm of a run that may have had several benchmarks, as SimplerEnv's tasks are.
+    """The arm of a run with one or several benchmarks (SimplerEnv has one per task).
 
     Raises:
         KeystoneError: if the results are those of several runs, or two of them have a task of the same name.
@@ -93,26 +94,26 @@ def _run_of(result: dict[str, Any], path: Path) -> str:
     return str(result.get("eval_id", "")).removesuffix("-" + path.name.removesuffix(PATTERN[1:]))
 
 
-def _episodes(task: dict[str, Any], seed: int | None, path: Path) -> list[Episode]:
+def _episodes(task: dict[str, Any], seed: int | None, path: Path) -> list[EpisodeRecord]:
     numbers = Counter(int(episode["episode_id"]) for episode in task["episodes"])
     # tasks of one name are told apart by their index, which vla-eval writes with the episodes that it recorded
     ambiguous = max(numbers.values(), default=1) > 1
     found = []
     for episode in task["episodes"]:
         name = f"{task['task']} #{episode['task_idx']}" if ambiguous else str(task["task"])
-        error = bool(episode.get("failure_reason"))
+        error = str(episode["failure_reason"]) if episode.get("failure_reason") else None
         metrics = episode["metrics"]
-        if not error and "success" not in metrics:
+        if error is None and "success" not in metrics:
             raise KeystoneError(
                 f"{path}, {name}, episode {episode['episode_id']} has no metric 'success', only {', '.join(metrics) or 'none'}"
             )
         found.append(
-            Episode(
+            EpisodeRecord(
                 task=name,
-                number=int(episode["episode_id"]),
-                success=not error
+                episode=int(episode["episode_id"]),
+                success=error is None
                 and as_success(metrics["success"], f"{path}, {name}, episode {episode['episode_id']}"),
-                seed=seed,
+                initial_seed=seed,
                 error=error,
             )
         )

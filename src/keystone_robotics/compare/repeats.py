@@ -1,4 +1,4 @@
-"""Repeats of one initial state are not independent: how many independent episodes are they worth?"""
+"""Effective number of episodes: repeats of one initial state are not independent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def correlation(tasks: Sequence[Sequence[NDArray[np.int64]]]) -> float:
-    """Of two repeats of the same initial state, beyond what their task explains: 0 independent, 1 the state decides.
+    """Intraclass correlation of repeats of one initial state within a task: 0 independent, 1 determined by the state.
 
     The estimate from the analysis of variance, with squares between and within the states of all tasks:
     ρ = (B − W) / (B + (m − 1) W), m repeats, B = Σ m (ȳ_i − ȳ_t)² / Σ (n_t − 1), W = Σ (y − ȳ_i)² / Σ n_t (m − 1); clipped to
@@ -40,7 +40,7 @@ def correlation(tasks: Sequence[Sequence[NDArray[np.int64]]]) -> float:
 
 
 def effective_number(states: Sequence[NDArray[np.int64]], correlated: float) -> float:
-    """Independent episodes that a task's episodes are worth: n / (1 + (m − 1) ρ), with the design effect of clusters.
+    """Effective number of independent episodes of a task: n / (1 + (m − 1) ρ), the design effect of clusters.
 
     >>> effective_number([np.array([1, 0])] * 10, 0.0), effective_number([np.array([1, 0])] * 10, 1.0)
     (20.0, 10.0)

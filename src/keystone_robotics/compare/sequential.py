@@ -1,4 +1,4 @@
-"""May we stop? A test that stays valid however often one looks."""
+"""Sequential test: stays valid however often one looks at the data."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Sequential:
     """The state of two bets, one on "B is better" and one on "A is better".
 
     Attributes:
-        b_better: what a unit that was bet on B has become.
-        a_better: the same for A.
-        peak_b: the most that it ever was.
-        peak_a: the same for A.
-        states: initial states that were bet on, counted over all tasks.
-        threshold: that either has to reach.
-        decided_at: initial states after which one first did; None if neither has.
-        decision: "B is better", "A is better" or "go on": which was first.
+        b_better: e-value for "B is better": the capital of a bet of 1.
+        a_better: e-value for "A is better".
+        peak_b: largest value of b_better so far.
+        peak_a: largest value of a_better so far.
+        states: number of initial states used, over all tasks.
+        threshold: that an e-value must reach.
+        decided_at: number of initial states after which the first e-value reached it; None if neither did.
+        decision: "B is better", "A is better" or "go on".
     """
 
     b_better: float
@@ -39,7 +39,7 @@ class Sequential:
 
     @property
     def advice(self) -> str:
-        """Whether one may stop collecting episodes."""
+        """Whether collecting episodes may stop."""
         return "go on" if self.decided_at is None else "stop allowed"
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from keystone_robotics.compare.comparison import Comparison, Contrast, Rate
+from keystone_robotics.tables import as_text, from_columns
 
 
 def lines(comparison: Comparison) -> list[str]:
-    """For the terminal: the table, then what it rests on; the verdict is not among them."""
+    """For the terminal: the table, then pairing, tests, timing and errors; without the verdict."""
     one = comparison.overall
     return [
         f"A  {comparison.a}  ({comparison.a_source})",
@@ -16,7 +15,7 @@ def lines(comparison: Comparison) -> list[str]:
         comparison.pairing.reason,
         *(f"note: {note}" for note in comparison.notes),
         "",
-        *_aligned(_rows(comparison)),
+        *as_text(_rows(comparison)).splitlines(),
         "",
         *_repeats(one),
         f"interval of Δ: {one.interval_by}; test: {one.test}",
@@ -28,36 +27,24 @@ def lines(comparison: Comparison) -> list[str]:
 
 def _rows(comparison: Comparison) -> list[list[str]]:
     contrasts = [*(comparison.tasks if len(comparison.tasks) > 1 else ()), comparison.overall]
-    columns = [
-        ("task", [one.task for one in contrasts]),
-        ("n", [_number(one) for one in contrasts]),
-        ("A, %", [_percent(one.a) for one in contrasts]),
-        ("B, %", [_percent(one.b) for one in contrasts]),
-        ("Δ, points", [f"{100 * one.difference:+.1f} {_bounds(one.interval, '+.1f')}" for one in contrasts]),
-        ("only B/A", ["" if one.discordant is None else "{}/{}".format(*one.discordant) for one in contrasts]),
-        ("p", [_p(one.p) for one in contrasts]),
-        (
-            "p, Holm",
-            [*(_p(one.p_holm) for one in contrasts[:-1]), _p(comparison.overall.p_holm) if comparison.arms > 1 else ""],
-        ),
-        ("would show", [f"±{100 * one.detectable:.0f}" for one in contrasts]),
-    ]
-    kept = [(heading, values) for heading, values in columns if any(values)]
-    return [[heading for heading, _ in kept], *(list(row) for row in zip(*(values for _, values in kept), strict=True))]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
+    by_task = [_p(one.p_holm) for one in contrasts[:-1]]
+    return from_columns(
+        {
+            "task": [one.task for one in contrasts],
+            "n": [_number(one) for one in contrasts],
+            "A, %": [_percent(one.a) for one in contrasts],
+            "B, %": [_percent(one.b) for one in contrasts],
+            "Δ, points": [f"{100 * one.difference:+.1f} {_bounds(one.interval, '+.1f')}" for one in contrasts],
+            "only B/A": ["" if one.discordant is None else "{}/{}".format(*one.discordant) for one in contrasts],
+            "p": [_p(one.p) for one in contrasts],
+            "p, Holm": [*by_task, _p(comparison.overall.p_holm) if comparison.arms > 1 else ""],
+            "would show": [f"±{100 * one.detectable:.0f}" for one in contrasts],
+        }
+    )
 
 
 def _number(contrast: Contrast) -> str:
-    """Episodes, and of how many initial states if these are fewer; both arms' where they differ."""
+    """Number of episodes, with the number of initial states if that is smaller; of both arms if they differ."""
     both = [_episodes(contrast.a), _episodes(contrast.b)]
     return both[0] if both[0] == both[1] else " / ".join(both)
 

@@ -1,4 +1,4 @@
-"""Two arms on initial states that are not the same: the interval of their difference and the test of it."""
+"""Unpaired arms: interval and test of their difference."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from keystone_robotics.compare.intervals import wilson_rate
 from keystone_robotics.compare.repeats import correlation, effective_number
 
 #: For each task, for each initial state (repeats,) outcomes, 0 or 1.
-Outcomes = Sequence[Sequence[NDArray[np.int64]]]
+StateOutcomes = Sequence[Sequence[NDArray[np.int64]]]
 
 INTERVAL = "unpaired, Newcombe"
 #: Episodes an arm up to which Barnard's test is quick.
 BARNARD_LIMIT = 100
 
 
-def newcombe(a: Outcomes, b: Outcomes) -> tuple[float, float]:
+def newcombe(a: StateOutcomes, b: StateOutcomes) -> tuple[float, float]:
     """Newcombe's 95 % interval for the difference of two rates, over tasks and with repeats.
 
     Δ − √(Σ_t (p_B − l_B)² + (u_A − p_A)²) / T and Δ + √(Σ_t (u_B − p_B)² + (p_A − l_A)²) / T with each task's Wilson
@@ -54,11 +54,11 @@ def task_rate(states: Sequence[NDArray[np.int64]]) -> float:
     return float(np.mean([outcomes.mean() for outcomes in states]))
 
 
-def unpaired_test(a: Outcomes, b: Outcomes) -> tuple[float, str]:
+def unpaired_test(a: StateOutcomes, b: StateOutcomes) -> tuple[float, str]:
     """Two-sided p for "the arms do not differ in any task", and the name of the test.
 
-    Under it the initial states of a task could have gone to either arm. The distribution of B's successes over all ways
-    to deal them is computed exactly and convolved over tasks. With one repeat that is Fisher's exact test; for one
+    Under this hypothesis the initial states of a task are exchangeable between the arms. The distribution of B's successes
+    over all assignments is computed exactly and convolved over tasks. With one repeat that is Fisher's exact test; for one
     small table it is Barnard's instead, which has more power. With several, states keep their repeats together, as many
     as every state has.
 

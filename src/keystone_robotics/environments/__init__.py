@@ -1,4 +1,4 @@
-"""Benchmarks as gymnasium environments. Needs the extra ``eval``; a new benchmark is one short file and one line here."""
+"""Benchmarks as gymnasium environments. Needs the extra ``eval``; a new benchmark is one file and one line here."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """A benchmark by name; ``lerobot:libero`` or ``lerobot:libero?task=libero_10`` is one of LeRobot's environments,
-    ``package.module:Name`` or ``package.module:Name?option=value`` a `Benchmark` of the user's own, or what makes one.
+    """A benchmark by name: one of `BENCHMARKS`; a LeRobot environment, ``lerobot:libero`` or ``lerobot:libero?task=libero_10``;
+    or ``package.module:Name?option=value`` of a `Benchmark`, its class or a function that returns one.
 
     >>> find_benchmark("metaworld").name
     'metaworld'

@@ -1,4 +1,4 @@
-"""What a benchmark has to offer, so that policies can be trained and evaluated on it."""
+"""The interface of a benchmark."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-#: One observation, named as LeRobot's environments name it: ``agent_pos`` (the robot's own state), ``environment_state``
-#: (everything, as numbers) and ``pixels`` (images), each where the environment has it.
+#: One observation with the keys of LeRobot's environments: ``agent_pos`` (proprioception), ``environment_state`` (the full
+#: state) and ``pixels`` (images), as far as the environment has them.
 Observation = dict[str, Any]
 Array = NDArray[np.float32]
 
 
 class Benchmark(ABC):
-    """A set of tasks, each a gymnasium environment. A new benchmark is one short file with two classes.
+    """A set of tasks, each a gymnasium environment.
 
-    Its environments keep three promises, beyond gymnasium's:
+    Beyond gymnasium's interface, its environments guarantee:
 
-    - ``reset(seed=n)`` leads to the same initial state for the same ``n``, whatever was done before: arms share initial states.
-      ``info["initial_state"]`` holds the simulator's whole state (an array, or a dict of them; else the observation stands for
-      it); its hash is stored, so that the pairing can be audited.
-    - ``step`` says in ``info["success"]`` (or ``info["is_success"]``, as LeRobot's do) whether the task is done.
-    - made with ``render=True``, ``render()`` returns an image (height, width, 3) of bytes.
+    - ``reset(seed=n)`` gives the same initial state for the same ``n``, independent of the history, so that arms share initial
+      states. ``info["initial_state"]`` holds the full simulator state (an array or a dict of arrays; default the observation).
+      Its hash is stored, so that the pairing can be audited.
+    - ``step`` reports success in ``info["success"]`` (or ``info["is_success"]``, as LeRobot does).
+    - ``render()`` returns a uint8 image (height, width, 3) if made with ``render=True``.
 
     Attributes:
-        name: as on the command line.
+        name: name on the command line.
     """
 
     name: str
@@ -42,4 +42,4 @@ class Benchmark(ABC):
 
     @abstractmethod
     def max_steps(self, task: str) -> int:
-        """Steps after which an episode has failed, unless the user says otherwise."""
+        """Default number of steps after which an episode has failed."""

@@ -1,4 +1,4 @@
-"""Which OpenGL MuJoCo uses. It decides when it is imported, and where that fails, nothing of it works, not even physics."""
+"""Chooses MuJoCo's OpenGL backend before its import: if the backend fails to load, MuJoCo cannot be imported at all."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import sys
 
 from keystone_robotics.errors import KeystoneError
 
-LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}  #: which library each backend needs
-OFF = "disabled"  #: MuJoCo's own word for "physics only"
+LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}  #: the library that each backend needs
+OFF = "disabled"  #: MuJoCo's value for physics without rendering
 
 
 def choose_backend() -> None:
-    """Before MuJoCo is imported: a backend that is there, or none, so that everything but pictures works anywhere."""
+    """Set MUJOCO_GL to an available backend, or disable rendering, so that physics works without OpenGL."""
     if "mujoco" in sys.modules or sys.platform != "linux":
         if sys.platform == "darwin" and os.environ.get("MUJOCO_GL") in LIBRARIES:
-            del os.environ["MUJOCO_GL"]  # it has its own there, and refuses these
+            del os.environ["MUJOCO_GL"]  # macOS has its own backend and rejects these
         return
     wanted = os.environ.get("MUJOCO_GL", "").lower() or ("glfw" if os.environ.get("DISPLAY") else "egl")
     library = LIBRARIES.get(wanted)
@@ -26,8 +26,8 @@ def choose_backend() -> None:
 
 
 def no_graphics(error: object) -> KeystoneError:
-    """What to say where a picture cannot be drawn."""
+    """The error for a failed rendering."""
     return KeystoneError(
-        f"MuJoCo cannot draw here ({error}); MUJOCO_GL is {os.environ.get('MUJOCO_GL', 'not set')}. Without a screen it takes "
-        "libegl1 and MUJOCO_GL=egl, or libosmesa6 and MUJOCO_GL=osmesa"
+        f"MuJoCo cannot render ({error}); MUJOCO_GL is {os.environ.get('MUJOCO_GL', 'not set')}. Without a display, install "
+        "libegl1 and set MUJOCO_GL=egl, or libosmesa6 and MUJOCO_GL=osmesa"
     )

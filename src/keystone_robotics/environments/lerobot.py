@@ -20,29 +20,29 @@ from numpy.typing import NDArray
 from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
 from keystone_robotics.errors import KeystoneError, nearest_name
 
-LEROBOT = "lerobot:"  #: how the names of these benchmarks begin
-INSTRUCTION = "task"  #: where an observation holds the text that tells a policy what to do
+LEROBOT = "lerobot:"  #: prefix of these benchmarks' names
+INSTRUCTION = "task"  #: key of the language instruction in an observation
 
 
 class LeRobotEnv(gymnasium.Wrapper[Observation, Array, Any, Any]):
-    """One of LeRobot's environments, taken out of its vector environment, so that nothing resets it behind our back.
+    """A LeRobot environment, taken out of its vector environment, which would reset it automatically.
 
-    Observations are LeRobot's, and the instruction under "task". Actions are not bounded here, as they are not in LeRobot's own
-    evaluation: some environments declare bounds of 1 and take joint angles.
+    Observations are LeRobot's plus the instruction under "task". Actions are unbounded, as in LeRobot's own evaluation: some
+    environments declare bounds of 1 but take joint angles.
 
     Args:
-        vector: a vector environment of one, as LeRobot's factory makes it.
+        vector: a vector environment of size one from LeRobot's factory.
     """
 
     def __init__(self, vector: Any) -> None:
         super().__init__(_single(vector))
-        self._vector = vector  # closes the environment when it is collected, so it lives as long as this
+        self._vector = vector  # it closes the environment when it is garbage-collected
         shape = self.env.action_space.shape
         self.action_space = gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32)
 
     @property
     def instruction(self) -> str:
-        """What is to be done, in words; some environments know it only after a reset. Empty if they have none."""
+        """The language instruction, "" if there is none; some environments know it only after a reset."""
         for name in ("task_description", "task"):
             if self.env.has_wrapper_attr(name):
                 return str(self.env.get_wrapper_attr(name))
@@ -58,7 +58,7 @@ class LeRobotEnv(gymnasium.Wrapper[Observation, Array, Any, Any]):
         with _global_generators(seed):
             observation, info = self.env.reset(seed=seed, options={**(options or {}), NEW_ROLLOUT_OPTION: True})
         named = self._instructed(observation)
-        # Pixels differ from one graphics driver to the next, where the state is the same.
+        # Pixels differ between graphics drivers although the state is the same.
         numbers = {name: value for name, value in named.items() if name != "pixels"}
         info = {"initial_state": numbers if len(numbers) > 1 else named, **info}
         return named, _with_success(info)
@@ -69,7 +69,7 @@ class LeRobotEnv(gymnasium.Wrapper[Observation, Array, Any, Any]):
         return self._instructed(observation), float(reward), bool(terminated), bool(truncated), _with_success(info)
 
     def render(self) -> NDArray[np.uint8]:
-        """(height, width, 3) what LeRobot would film."""
+        """(height, width, 3) the image that LeRobot records."""
         return np.ascontiguousarray(self.env.render(), np.uint8)
 
     def close(self) -> None:
@@ -79,15 +79,15 @@ class LeRobotEnv(gymnasium.Wrapper[Observation, Array, Any, Any]):
     def _instructed(self, observation: Any) -> Observation:
         if not isinstance(observation, dict):
             raise KeystoneError(
-                f"{self.env.unwrapped} gives observations without names: choose another obs_type, such as pixels_agent_pos"
+                f"{self.env.unwrapped} returns observations without keys: choose another obs_type, such as pixels_agent_pos"
             )
         return {**observation, INSTRUCTION: self.instruction}
 
 
 class LeRobotBenchmark(Benchmark):
-    """An environment type of LeRobot's, with options as in ``--env.…`` of its own commands.
+    """A LeRobot environment type, with the options of LeRobot's ``--env.…``.
 
-    Tasks are named ``libero_10/3`` where a suite has several, else as LeRobot names the one there is.
+    Tasks are named ``libero_10/3`` if a suite has several, else by LeRobot's name of the task.
 
     Args:
         name: ``lerobot:TYPE`` or ``lerobot:TYPE?option=value&…``, such as ``lerobot:libero?task=libero_10``.
@@ -97,7 +97,7 @@ class LeRobotBenchmark(Benchmark):
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name  # as many names as there are options
+        self.name = name  # with its options: other options are another benchmark
         kind, _, query = name.removeprefix(LEROBOT).partition("?")
         given = dict(parse_qsl(query, keep_blank_values=True))
         self.config = _make_config(kind, given)
@@ -107,7 +107,7 @@ class LeRobotBenchmark(Benchmark):
         return tuple(self._table)
 
     def make(self, task: str, render: bool = False) -> LeRobotEnv:
-        """One environment; LeRobot's can always be filmed."""
+        """One environment; LeRobot's always render."""
         suite, number, _ = self._find(task)
         config = copy.deepcopy(self.config)
         if hasattr(config, "task_ids"):  # not the whole suite
@@ -120,7 +120,7 @@ class LeRobotBenchmark(Benchmark):
     def max_steps(self, task: str) -> int:
         steps = self.config.episode_length if self._steps_given else self._find(task)[2]
         if steps is None:
-            raise KeystoneError(f"{self.name} does not say how long an episode of {task} may take: give --max-steps")
+            raise KeystoneError(f"{self.name} has no maximum number of steps for {task}: give --max-steps")
         return int(steps)
 
     def _find(self, task: str) -> tuple[str, int, int | None]:
@@ -130,7 +130,7 @@ class LeRobotBenchmark(Benchmark):
 
     @functools.cached_property
     def _table(self) -> dict[str, tuple[str, int, int | None]]:
-        """Of each task its suite, its number there and the steps that the environment allows."""
+        """Suite, number in the suite and maximum number of steps of each task."""
         suites = _make_all(self.name, self.config)
         table = {}
         for suite, members in suites.items():
@@ -142,16 +142,16 @@ class LeRobotBenchmark(Benchmark):
         return table
 
     def _steps(self, env: gymnasium.Env[Any, Any]) -> int | None:
-        """What LeRobot's evaluation goes by; Meta-World's configuration, for one, says 400 and its environment 500."""
+        """The limit of LeRobot's evaluation: the environment's, which may differ from the configuration's (Meta-World)."""
         if env.has_wrapper_attr("_max_episode_steps"):
             return int(env.get_wrapper_attr("_max_episode_steps"))
         return getattr(self.config, "episode_length", None)
 
 
 def choose_initial_state(env: Any, seed: int) -> None:
-    """Make the seed decide where the next episode begins, in environments that count their resets instead.
+    """Make the seed determine the initial state in environments that count resets instead.
 
-    LIBERO takes the next of its stored states at every reset, RoboMME the same episode for ever: seed n is state n, modulo the
+    LIBERO takes the next of its stored states at every reset, RoboMME always the same episode: seed n is state n, modulo the
     number of states.
     """
     if hasattr(env, "init_state_id"):
@@ -161,13 +161,13 @@ def choose_initial_state(env: Any, seed: int) -> None:
 
 
 def _with_success(info: dict[str, Any]) -> dict[str, Any]:
-    """With ``success``, from LeRobot's ``is_success``: a bool, a number or an array of one."""
+    """Adds ``success`` from LeRobot's ``is_success``, which is a bool, a number or an array of one."""
     return {**info, "success": bool(np.any(info.get("is_success", False)))}
 
 
 @contextlib.contextmanager
 def _global_generators(seed: int | None) -> Iterator[None]:
-    """Draw from NumPy's and Python's global generators at a seed, and leave them as they were: some scenes come from them."""
+    """Seed NumPy's and Python's global generators, which some scenes use, and restore them afterwards."""
     if seed is None:
         yield
         return
@@ -183,7 +183,7 @@ def _global_generators(seed: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_reset(env: Any) -> Iterator[None]:
-    """Keep an environment from resetting itself in its last step, as some do: slow, and the end could not be filmed."""
+    """Keep an environment from resetting itself in its last step, as some do: slow, and the end cannot be rendered."""
     vars(env)["reset"] = lambda *args, **kwargs: None
     try:
         yield
@@ -196,7 +196,7 @@ def _single(vector: Any) -> gymnasium.Env[Any, Any]:
     envs = getattr(vector, "envs", None) or [make() for make in getattr(vector, "_env_fns", [])[:1]]
     if not envs:
         raise KeystoneError(
-            f"{type(vector).__name__} keeps its environments in other processes: use_async_envs is not for here"
+            f"{type(vector).__name__} runs its environments in other processes: use_async_envs is not supported"
         )
     env: gymnasium.Env[Any, Any] = envs[0]
     return env
@@ -222,8 +222,8 @@ def _make_all(name: str, config: Any) -> dict[str, dict[int, Any]]:
         ) from error
     except Exception as error:
         raise KeystoneError(
-            f"LeRobot cannot make {name} with task {config.task!r} ({type(error).__name__}: {error}): another may be named, "
-            f"as in {LEROBOT}{config.type}?task=…"
+            f"LeRobot cannot make {name} with task {config.task!r} ({type(error).__name__}: {error}): choose another task with "
+            f"{LEROBOT}{config.type}?task=…"
         ) from error
     return suites
 
@@ -252,7 +252,7 @@ def _make_config(kind: str, given: dict[str, str]) -> Any:
 
 
 def _decode(kind: Any, text: str) -> Any:
-    """A value of an option's type, read as LeRobot's command line reads it."""
+    """Parse an option's value as LeRobot's command line does."""
     from draccus.cfgparsing import parse_string
     from draccus.parsers.decoding import decode
 

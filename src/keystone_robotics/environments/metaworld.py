@@ -17,8 +17,8 @@ from keystone_robotics.errors import KeystoneError, nearest_name
 STATE = 39  #: numbers in Meta-World's own observation: hand, gripper and objects now and one step ago, and the goal
 ROBOT = 4  #: the first of them: the hand's position (m) and the gripper's opening
 FRAME = 256  #: pixels of a rendered image, in both directions
-CAMERA = "corner2"  #: hangs upside down; the image is turned round
-#: Where that camera is moved, as most who train on images do, so that the table fills the image.
+CAMERA = "corner2"  #: mounted upside down; the image is rotated
+#: Position of that camera (m), as is usual for training on images: the table fills the image.
 NEARER = (0.75, 0.075, 0.7)
 
 
@@ -29,16 +29,16 @@ def _classes() -> dict[str, Any]:
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS
     except ImportError as error:
         raise KeystoneError(f'Meta-World is not installed ({error}): pip install "keystone-robotics[eval]"') from error
-    except Exception as error:  # MuJoCo looks for OpenGL when it is imported, and fails in many ways
+    except Exception as error:  # MuJoCo loads OpenGL at import, and fails in many ways
         raise no_graphics(error) from error
     return dict(sorted(ALL_V3_ENVIRONMENTS.items()))
 
 
 class MetaWorldEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
-    """One task. Actions are (4,): the hand's motion in x, y, z and the gripper's effort, each from -1 to 1.
+    """One task. Actions are (4,): end-effector displacement in x, y, z and gripper effort, each in [-1, 1].
 
-    Observations are ``agent_pos`` (4,), the robot's own state, and ``environment_state`` (39 + 50,): Meta-World's observation
-    with the goal in sight, then which of the fifty tasks it is (one of them 1, as in Meta-World's MT50).
+    Observations are ``agent_pos`` (4,), proprioception, and ``environment_state`` (39 + 50,): Meta-World's observation with the
+    goal visible, then the task as a one-hot vector, as in Meta-World's MT50.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012 (gymnasium's own form)
@@ -85,7 +85,7 @@ class MetaWorldEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         return self._observation(state), float(reward), success, truncated, {"success": success}
 
     def render(self) -> NDArray[np.uint8]:
-        """(256, 256, 3) the table, seen from its corner."""
+        """(256, 256, 3) view from the corner of the table."""
         if os.environ.get("MUJOCO_GL") == OFF:
             raise no_graphics("no OpenGL library was found")
         try:

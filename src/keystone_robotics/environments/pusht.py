@@ -16,7 +16,7 @@ from keystone_robotics.errors import KeystoneError, nearest_name
 #: Width and height of the table, and so the largest coordinate of an action, in pixels.
 TABLE = 512.0
 
-#: Where the T belongs: x and y of its origin (the middle of the bar's outer edge) in pixels, and its angle in radians.
+#: Goal pose of the T: x and y of its origin (the middle of the bar's outer edge) in pixels, angle in radians.
 GOAL_POSE = np.array([256.0, 256.0, np.pi / 4])
 
 #: (8, 2): the corners of the T in its own frame, in pixels; gym-pusht's keypoints in its order. The y axis points down::
@@ -47,7 +47,7 @@ def simulator() -> Any:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pygame's use of pkg_resources is nothing the user could change
+            warnings.simplefilter("ignore")  # of pygame about pkg_resources
             from gym_pusht.envs.pusht import PushTEnv as Simulator
     except ImportError as error:
         raise KeystoneError('PushT needs gym-pusht: pip install "keystone-robotics[eval]"') from error
@@ -98,7 +98,7 @@ class PushTEnv(gymnasium.Env[Observation, NDArray[Any]]):
         )
 
     def observation(self) -> Observation:
-        """What a policy sees now."""
+        """The current observation."""
         state = self.physics_state()
         agent_pos: Array = state[:2].astype(np.float32)
         corners: Array = corners_at(state[4:7]).reshape(-1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What would have become of the others: every candidate of one round, executed to the end of the episode."""
+"""Counterfactual rollouts: every candidate of a stored round, executed to the end of the episode."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from keystone_robotics.environments import find_benchmark
 from keystone_robotics.environments.benchmark import Array
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig
-from keystone_robotics.evaluate.results import RoundRecord
-from keystone_robotics.evaluate.rollout import Episode, execute_chunk, roll_out
+from keystone_robotics.evaluate.rollout import LiveEpisode, execute_chunk, roll_out
 from keystone_robotics.handle import RoundEvent
 from keystone_robotics.policies import load_agent
+from keystone_robotics.records import RoundRecord
 from keystone_robotics.select import Round
 from keystone_robotics.spec import Spec
 
 
 @dataclass(frozen=True)
 class Branches:
-    """The candidates of one round and where each of them led.
+    """The outcome of each candidate of one round.
 
     Attributes:
-        success: (K,) whether the episode succeeded after each, the policy going on with one sample per round; never after one
-            that is not finite, which is not executed.
-        steps: (K,) of the whole episode after each.
-        paths: for each candidate (n, 3) or (n, 2), where the hand was before and after every step of the chunk.
+        success: (K,) whether the episode succeeded after each candidate, continued with one sample per round; False for
+            candidates that are not finite, which are not executed.
+        steps: (K,) environment steps of the whole episode after each candidate.
+        paths: for each candidate (n, 3) or (n, 2), position of the end effector before and after every step of the chunk.
     """
 
     success: NDArray[np.bool_]
@@ -42,12 +42,12 @@ class Branches:
 
 
 class Brancher:
-    """Branches rounds of episodes of one task; ``with Brancher(settings, arm, task) as brancher: …``.
+    """Branches stored rounds of one task; ``with Brancher(settings, arm, task) as brancher: …``.
 
     Args:
-        settings: of the evaluation that the rounds are from.
-        arm: that they are from.
-        task: of the episodes.
+        settings: of the evaluation that stored the rounds.
+        arm: of the rounds.
+        task: of the rounds.
     """
 
     def __init__(self, settings: EvaluationConfig, arm: Spec, task: str) -> None:
@@ -66,30 +66,30 @@ class Brancher:
             env.close()
 
     def branch(self, repeat: int, episode: int, rounds: Sequence[RoundRecord], at: int) -> Branches:
-        """Execute each candidate of a stored round, and go on with one sample per round until the episode ends.
+        """Execute each candidate of a stored round, then continue with one sample per round until the episode ends.
 
-        The simulator is brought to the round by executing once more what was executed before it. All branches see the same
-        noise afterwards, so that they differ in the candidate alone.
+        The simulator reaches the round by replaying the stored actions. All branches use the same noise afterwards, so that
+        they differ in the candidate alone.
 
         Args:
-            repeat: of the episode.
-            episode: its number.
-            rounds: of the episode, as stored, from the first on.
-            at: number of the round to branch at.
+            repeat: repeat of the episode.
+            episode: number of the episode.
+            rounds: all stored rounds of the episode.
+            at: number of the round to branch.
         """
         agent, task, k = self.agent, self.task, len(rounds[at].candidates)
         limit = self.settings.max_steps or self.benchmark.max_steps(task)
         noise = partial(self.settings.noise_seed, repeat, task, episode)
         while len(self._envs) < k:
             self._envs.append(self.benchmark.make(task))
-        branches = [Episode(row, self._envs[row], self.settings.initial_seed(episode), noise) for row in range(k)]
+        branches = [LiveEpisode(row, self._envs[row], self.settings.initial_seed(episode), noise) for row in range(k)]
         paths: list[list[Array]] = [[] for _ in range(k)]
 
-        def follow(one: Episode) -> None:
+        def follow(one: LiveEpisode) -> None:
             paths[one.number].append(np.asarray(one.history[-1]["agent_pos"], np.float32)[:3])
 
         for one in branches:
-            _bring(one, [action for record in rounds[:at] for action in record.actions], agent.history)
+            _replay(one, [action for record in rounds[:at] for action in record.actions], agent.history)
         for one, chunk in zip(branches, self._all_candidates(branches[0], noise(at), rounds[at]), strict=True):
             follow(one)
             execute_chunk(one, chunk[: agent.execute], limit, follow)
@@ -106,15 +106,15 @@ class Brancher:
             paths=[np.stack(path) for path in paths],
         )
 
-    def _all_candidates(self, one: Episode, seed: int, record: RoundRecord) -> Array:
-        """(K, T, D) the candidates of a round drawn again, in the environment's units: row j of a batch chooses candidate j.
+    def _all_candidates(self, one: LiveEpisode, seed: int, record: RoundRecord) -> Array:
+        """(K, T, D) the candidates of a round, sampled again, in the environment's units: row j of a batch selects candidate j.
 
         Raises:
-            KeystoneError: if they are not those that were stored.
+            KeystoneError: if they differ from the stored ones.
         """
         k = len(record.candidates)
         drawn: list[RoundEvent] = []
-        positions = np.maximum(np.cumsum(record.labels >= 0) - 1, 0)  # a rule sees those only that are finite
+        positions = np.maximum(np.cumsum(record.labels >= 0) - 1, 0)  # a rule sees only finite candidates
 
         def own_row(round: Round) -> int:
             return int(positions[round.row])
@@ -130,14 +130,14 @@ class Brancher:
         size = max(1.0, float(np.abs(record.candidates[np.isfinite(record.candidates)]).max(initial=1.0)))
         if not np.allclose(again, record.candidates, atol=1e-3 * size, equal_nan=True):
             raise KeystoneError(
-                f"round {record.number} cannot be branched: drawn again, its candidates are not those that were stored "
-                "(another policy, simulator or version?)"
+                f"round {record.number} cannot be branched: sampled again, its candidates differ from the stored ones (another "
+                "policy, simulator or version?)"
             )
         return chunks
 
 
-def _bring(one: Episode, actions: Sequence[Array], history: int) -> None:
-    """To the state after some actions."""
+def _replay(one: LiveEpisode, actions: Sequence[Array], history: int) -> None:
+    """Reset the environment and execute stored actions."""
     observation, _ = one.env.reset(seed=one.initial_seed)
     one.history = deque([observation], maxlen=history)
     for action in actions:

@@ -64,7 +64,8 @@ class EvaluationConfig:
         execute: steps of a chunk that are executed before the next round; None is the policy's number.
         device: of the policy; None is its checkpoint's.
         keep_rounds: store the candidates of every round, for reports.
-        allow_untrained_tasks: also run tasks that the policy was not trained on.
+        allow_untrained_tasks: also tasks that the policy was not trained on.
+        latency: time one round at batch size 1 for the first observation of every episode.
         fingerprint: of the policy's files, which workers compare with what they find; None compares nothing.
     """
 
@@ -81,6 +82,7 @@ class EvaluationConfig:
     device: str | None = None
     keep_rounds: bool = False
     allow_untrained_tasks: bool = False
+    latency: bool = True
     fingerprint: str | None = None
 
     def __post_init__(self) -> None:
@@ -164,7 +166,7 @@ def config_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -> 
         values["arms"] = tuple(_arm(arm) for arm in _listed("arms", values["arms"]))
     if not isinstance(values.get("device", ""), str):
         raise KeystoneError(f"device={values['device']!r}: expected a name")
-    for name in ("keep_rounds", "allow_untrained_tasks"):
+    for name in ("keep_rounds", "allow_untrained_tasks", "latency"):
         if not isinstance(values.get(name, False), bool):
             raise KeystoneError(f"{name}={values[name]!r}: expected true or false")
     try:

@@ -1,9 +1,9 @@
-"""What a user sees while an evaluation runs: a bar with the time left, and how each arm does so far."""
+"""Progress of a running evaluation: one bar per arm with its success rate so far, or a line now and then."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import TracebackType
 
 from rich.console import Console
@@ -18,23 +18,21 @@ from rich.progress import (
 )
 
 from keystone_robotics.evaluate.config import EvaluationConfig
-from keystone_robotics.evaluate.results import ShardResult
-from keystone_robotics.evaluate.store import EpisodeRow
+from keystone_robotics.records import EpisodeRecord
 
-#: Where there is no terminal, a line is printed this often (s).
+#: Seconds between two lines where there is no terminal.
 INTERVAL = 30.0
 
 
-class Watch:
-    """Counts episodes and successes, of all arms and of each."""
+class ProgressDisplay:
+    """Counts episodes and successes per arm, and shows them."""
 
-    def __init__(self, console: Console, settings: EvaluationConfig, stored: Iterable[EpisodeRow]) -> None:
+    def __init__(self, console: Console, settings: EvaluationConfig, stored: Iterable[EpisodeRecord]) -> None:
         self.console = console
         self.total = settings.episodes * settings.repeats * len(settings.tasks)
         self.counts = {str(arm): [0, 0] for arm in settings.arms}
         self.begin = self.printed = time.monotonic()
-        for row in stored:
-            self._count(row.arm, [row.success])
+        self._count(stored)
         self.before = self.done
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -52,7 +50,7 @@ class Watch:
     def done(self) -> int:
         return sum(done for _, done in self.counts.values())
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ProgressDisplay:
         if self.console.is_terminal:
             for arm, (_, done) in self.counts.items():
                 self.bars[arm] = self.progress.add_task(arm, total=self.total, completed=done, rate=self._rate(arm))
@@ -65,23 +63,17 @@ class Watch:
         if self.bars:
             self.progress.stop()
 
-    def add(self, result: ShardResult, fresh: Sequence[bool]) -> None:
-        """A shard is stored.
-
-        Args:
-            result: of the shard.
-            fresh: for each of its episodes, whether it was not stored before.
-        """
-        arm = str(result.shard.arm)
-        self._count(arm, [one.success for one, new in zip(result.episodes, fresh, strict=True) if new])
-        if self.bars:
-            self.progress.update(self.bars[arm], completed=self.counts[arm][1], rate=self._rate(arm))
-        elif time.monotonic() - self.printed > INTERVAL:
+    def add(self, episodes: Iterable[EpisodeRecord]) -> None:
+        """Count episodes that were not stored before."""
+        self._count(episodes)
+        for arm, bar in self.bars.items():
+            self.progress.update(bar, completed=self.counts[arm][1], rate=self._rate(arm))
+        if not self.bars and time.monotonic() - self.printed > INTERVAL:
             self.printed = time.monotonic()
             self.console.print(self.line(), soft_wrap=True, highlight=False)
 
     def line(self) -> str:
-        """How far it is, how long it will take, how each arm does."""
+        """Episodes done, time left, and the rate of each arm."""
         whole = self.total * len(self.counts)
         seconds = time.monotonic() - self.begin
         new = self.done - self.before
@@ -89,10 +81,11 @@ class Watch:
         rates = "; ".join(f"{arm} {self._rate(arm)}" for arm in self.counts)
         return f"{self.done}/{whole} episodes{left}: {rates}"
 
-    def _count(self, arm: str, successes: Sequence[bool]) -> None:
-        if arm in self.counts:
-            self.counts[arm][0] += sum(successes)
-            self.counts[arm][1] += len(successes)
+    def _count(self, episodes: Iterable[EpisodeRecord]) -> None:
+        for one in episodes:
+            if one.arm in self.counts:
+                self.counts[one.arm][0] += one.success
+                self.counts[one.arm][1] += 1
 
     def _rate(self, arm: str) -> str:
         successes, done = self.counts[arm]

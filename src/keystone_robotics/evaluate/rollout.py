@@ -1,4 +1,4 @@
-"""Episodes in lockstep: all that still run share every round as one batch, N episodes times K candidates wide."""
+"""Episodes in lockstep: all running episodes share every round as one batch of N episodes × K candidates."""
 
 from __future__ import annotations
 
@@ -18,47 +18,52 @@ from numpy.typing import NDArray
 
 from keystone_robotics.environments.benchmark import Array, Observation
 from keystone_robotics.errors import KeystoneError, NoValidCandidate
-from keystone_robotics.evaluate.results import EpisodeResult, RoundRecord
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.policies.agent import Agent
+from keystone_robotics.records import EpisodeRecord, RoundRecord
+from keystone_robotics.select import Selection
 
 log = logging.getLogger("keystone")
 
 
 class NonFiniteAction(ValueError):
-    """What the policy wants executed is not a number; it is not executed."""
+    """The policy returned an action with a NaN or an infinity; it was not executed."""
 
 
 @dataclass
-class Episode:
-    """One that is under way.
+class LiveEpisode:
+    """An episode that is being rolled out.
 
     Attributes:
-        number: of the episode.
-        env: where it happens.
-        initial_seed: for the reset.
-        noise_seed: a function from the number of a round to the seed of its noise.
-        history: the last observations.
+        number: index of the initial state within the task.
+        env: its environment.
+        initial_seed: seed of the reset.
+        noise_seed: maps the number of a round to the seed of its noise.
+        arm: name of the arm, for the record.
+        repeat: number of the repeat, for the record.
+        history: the last observations, oldest first.
     """
 
     number: int
     env: gymnasium.Env[Any, Any]
     initial_seed: int
     noise_seed: Callable[[int], int]
+    arm: str = ""
+    repeat: int = 0
     history: deque[Observation] = field(default_factory=deque)
     initial_state: str = ""
     success: bool = False
     over: bool = False
     steps: int = 0
     rounds: int = 0
-    consensus: list[float] = field(default_factory=list)
+    statistics: list[dict[str, float]] = field(default_factory=list)
     latency_ms: float | None = None
     error: str | None = None
     kept: list[RoundRecord] = field(default_factory=list)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """An error ends this episode and is kept with it; the others go on."""
+        """An error inside this block ends this episode and is stored with it; the others continue."""
         try:
             yield
         except Exception as error:
@@ -66,104 +71,118 @@ class Episode:
             self.error = "".join(traceback.format_exception(error))
             log.warning("episode %d: %s: %s", self.number, type(error).__name__, error)
 
-    def result(self) -> EpisodeResult:
-        consensus = float(np.mean(self.consensus)) if self.consensus else None
-        return EpisodeResult(
-            self.number, self.initial_state, self.initial_seed, self.noise_seed(0), self.success, self.steps, self.rounds,
-            consensus, self.latency_ms, self.error, tuple(self.kept),
-        )  # fmt: skip
+    def record(self, task: str) -> EpisodeRecord:
+        names = self.statistics[0] if self.statistics else ()
+        means = {name: float(np.mean([one[name] for one in self.statistics])) for name in names}
+        return EpisodeRecord(
+            arm=self.arm,
+            task=task,
+            repeat=self.repeat,
+            episode=self.number,
+            success=self.success,
+            initial_state=self.initial_state,
+            initial_seed=self.initial_seed,
+            noise_seed=self.noise_seed(0),
+            steps=self.steps,
+            rounds=self.rounds,
+            latency_ms=self.latency_ms,
+            error=self.error,
+            kept_rounds=tuple(self.kept),
+            **means,
+        )
 
 
 def roll_out(
     agent: Agent,
     handle: Handle,
-    episodes: Sequence[Episode],
+    episodes: Sequence[LiveEpisode],
     task: str,
     max_steps: int,
     *,
     keep_rounds: bool = False,
-    on_step: Callable[[Episode], None] | None = None,
-) -> list[EpisodeResult]:
+    latency: bool = True,
+) -> list[EpisodeRecord]:
     """Roll out episodes of one task from their initial states to their ends.
 
     Args:
-        agent: the policy, to which `handle` is attached.
+        agent: the policy that `handle` is attached to.
         handle: of that policy.
-        episodes: new ones, or under way (with a history).
-        task: of all of them.
-        max_steps: after which an episode has failed.
-        keep_rounds: keep the candidates of every round with the episode.
-        on_step: called after the reset and after every step of an episode, to film it, say.
+        episodes: new, or already begun (with a history).
+        task: name of their task.
+        max_steps: environment steps after which an episode has failed.
+        keep_rounds: keep the candidates of every round in the records.
+        latency: time one round at batch size 1 for the first observation of every episode.
 
     Raises:
-        KeystoneError: if something is wrong with the set-up rather than with an episode.
+        KeystoneError: if the setup is wrong, so that every episode would fail.
     """
-    fresh = [episode for episode in episodes if not episode.history]
-    for episode in fresh:
+    new = [episode for episode in episodes if not episode.history]
+    for episode in new:
         with episode.guarded():
             _begin(episode, agent.history)
-            if on_step:
-                on_step(episode)
-    begun = [episode for episode in fresh if not episode.over]
+    begun = [episode for episode in new if not episode.over]
     if begun and not handle.engine.verified:
         _check(agent, handle, begun, task)
-    _measure_latency(agent, handle, begun, task)
+    if latency:
+        _measure_latency(agent, handle, begun, task)
     handle.reset_history()
     while running := [episode for episode in episodes if not episode.over]:
         planned = _plan(agent, handle, running, task)
         for episode, chunk, row in planned:
             with episode.guarded():
-                actions = execute_chunk(episode, chunk[: agent.execute], max_steps, on_step)
+                actions = execute_chunk(episode, chunk[: agent.execute], max_steps)
                 _record(episode, row, actions if keep_rounds else None)
         handle.keep_rows([row for row, (episode, _, _) in enumerate(planned) if not episode.over])
-    return [episode.result() for episode in episodes]
+    return [episode.record(task) for episode in episodes]
 
 
-def _begin(episode: Episode, history: int) -> None:
+def _begin(episode: LiveEpisode, history: int) -> None:
     observation, info = episode.env.reset(seed=episode.initial_seed)
     episode.history = deque([observation], maxlen=history)
     state = info.get("initial_state")
-    episode.initial_state = fingerprint(observation if state is None else state)
+    episode.initial_state = hash_state(observation if state is None else state)
 
 
-def _check(agent: Agent, handle: Handle, episodes: Sequence[Episode], task: str) -> None:
-    """One round that nobody executes, for the self-check: of all episodes, because rows that get mixed up take several."""
+def _check(agent: Agent, handle: Handle, episodes: Sequence[LiveEpisode], task: str) -> None:
+    """One round for the self-check that is not executed; all episodes at once, because mixed-up rows need several to show."""
     try:
         with handle.seeded([episode.noise_seed(0) for episode in episodes]):
             agent.plan([episode.history for episode in episodes], [task] * len(episodes))
-    except Exception as error:  # that of an episode will come again
-        if _set_up_is_wrong(error):
+    except Exception as error:  # an episode's own error recurs in its first round
+        if _is_setup_error(error):
             raise
     finally:
         handle.reset_history()
 
 
-def _measure_latency(agent: Agent, handle: Handle, episodes: Sequence[Episode], task: str) -> None:
-    """One round for each episode alone, as a robot would ask for it, on its first observation."""
+def _measure_latency(agent: Agent, handle: Handle, episodes: Sequence[LiveEpisode], task: str) -> None:
+    """Time one round at batch size 1, as on a robot, for the first observation of every episode."""
     warm = False
     for episode in episodes:
         seeds = [episode.noise_seed(0)]
         try:
             with handle.seeded(seeds):
-                if not warm:  # the first call loads, compiles and checks
+                if not warm:  # the first call loads kernels, compiles and checks
                     agent.plan([episode.history], [task])
                     warm = True
                 begin = time.perf_counter()
                 agent.plan([episode.history], [task])
             episode.latency_ms = 1e3 * (time.perf_counter() - begin)
-        except Exception as error:  # its first round will say so
-            if _set_up_is_wrong(error):
+        except Exception as error:  # recurs in its first round
+            if _is_setup_error(error):
                 raise
         finally:
             handle.reset_history()
 
 
-def _plan(agent: Agent, handle: Handle, running: Sequence[Episode], task: str) -> list[tuple[Episode, Array, _Row]]:
-    """Chunks for all that run. If the batch fails, each is asked for alone, so that an error ends one episode, not all; a rule
-    that looks back has nothing to look back at in that round and the next.
+def _plan(
+    agent: Agent, handle: Handle, running: Sequence[LiveEpisode], task: str
+) -> list[tuple[LiveEpisode, Array, _Row]]:
+    """Chunks for all running episodes. If the batch fails, each episode is planned alone, so that an error ends one episode,
+    not all; rules that use the previous chunk have none in that round and the next.
     """
 
-    def ask(episodes: Sequence[Episode]) -> list[tuple[Episode, Array, _Row]]:
+    def ask(episodes: Sequence[LiveEpisode]) -> list[tuple[LiveEpisode, Array, _Row]]:
         rounds: list[RoundEvent] = []
         unsubscribe = handle.subscribe(rounds.append)
         try:
@@ -179,9 +198,9 @@ def _plan(agent: Agent, handle: Handle, running: Sequence[Episode], task: str) -
     try:
         return ask(running)
     except Exception as error:
-        if _set_up_is_wrong(error):
+        if _is_setup_error(error):
             raise
-        log.debug("a batch of %d episodes failed; each goes on alone in this round", len(running))
+        log.debug("a batch of %d episodes failed; each is planned alone in this round", len(running))
     planned = []
     for episode in running:
         handle.reset_history()
@@ -191,32 +210,33 @@ def _plan(agent: Agent, handle: Handle, running: Sequence[Episode], task: str) -
     return planned
 
 
-def _check_actions(episode: Episode, chunk: Array) -> None:
+def _check_actions(episode: LiveEpisode, chunk: Array) -> None:
     shape = episode.env.action_space.shape
     if chunk.shape[1:] != shape:
         raise KeystoneError(
-            f"this policy's actions have the shape {chunk.shape[1:]}, the environment's {shape}: it was trained for another one"
+            f"the policy's actions have shape {chunk.shape[1:]}, the environment takes {shape}: it was trained for another one"
         )
 
 
-def _set_up_is_wrong(error: Exception) -> bool:
-    """The same would happen in every episode: a failed self-check, observations of the wrong size."""
+def _is_setup_error(error: Exception) -> bool:
+    """Whether every episode would fail alike: a failed self-check, observations of the wrong size."""
     return isinstance(error, KeystoneError) and not isinstance(error, NoValidCandidate)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One row of a round; empty where the round was not seen."""
+    """One row of a round; ``chosen`` is None if no round was reported."""
 
     chosen: RoundEvent | None
     row: int
 
-    def consensus(self) -> float | None:
+    def statistics(self) -> dict[str, float]:
+        """How far the candidates agree; empty for K = 1, where there is nothing to agree on."""
         if self.chosen is None or self.chosen.candidates.shape[1] == 1:
-            return None
-        return float(self.chosen.selection.consensus[self.row])
+            return {}
+        return _statistics(self.chosen.selection, self.row)
 
-    def record(self, episode: Episode, actions: NDArray[np.float32]) -> RoundRecord | None:
+    def record(self, episode: LiveEpisode, actions: NDArray[np.float32]) -> RoundRecord | None:
         if self.chosen is None:
             return None
         selection = self.chosen.selection
@@ -227,29 +247,36 @@ class _Row:
             labels=np.asarray(selection.labels[self.row]).copy(),
             index=int(selection.index[self.row]),
             synthesised=bool(selection.synthesised),
-            consensus=float(selection.consensus[self.row]),
             spread=float(selection.spread[self.row]),
             actions=actions,
+            **_statistics(selection, self.row),
         )
 
 
-def _record(episode: Episode, row: _Row, actions: NDArray[np.float32] | None) -> None:
+def _statistics(selection: Selection, row: int) -> dict[str, float]:
+    return {
+        "consensus": float(selection.consensus[row]),
+        "dispersion": float(selection.dispersion[row]),
+        "median_distance": float(selection.median_distance[row]),
+    }
+
+
+def _record(episode: LiveEpisode, row: _Row, actions: NDArray[np.float32] | None) -> None:
     """Count a round, and keep it if its actions are given."""
-    consensus = row.consensus()
-    if consensus is not None:
-        episode.consensus.append(consensus)
+    if statistics := row.statistics():
+        episode.statistics.append(statistics)
     if actions is not None and (record := row.record(episode, actions)):
         episode.kept.append(record)
     episode.rounds += 1
 
 
 def execute_chunk(
-    episode: Episode, chunk: NDArray[Any], max_steps: int, on_step: Callable[[Episode], None] | None = None
+    episode: LiveEpisode, chunk: NDArray[Any], max_steps: int, on_step: Callable[[LiveEpisode], None] | None = None
 ) -> NDArray[np.float32]:
-    """Execute a chunk, or as much of it as there is time for; returns the actions (n, A) as they were executed.
+    """Execute a chunk until it or the episode ends; returns the actions (n, A) after clipping to the action space.
 
     Raises:
-        NonFiniteAction: before anything is executed that is not a number.
+        NonFiniteAction: before an action with a NaN or an infinity is executed.
     """
     space = episode.env.action_space
     assert isinstance(space, gymnasium.spaces.Box)
@@ -271,13 +298,13 @@ def execute_chunk(
     return np.asarray(executed, np.float32)
 
 
-def fingerprint(state: Any) -> str:
-    """A short hash of arrays, rounded to seven digits: what differs on another machine in the last digits only nearly always
-    has the same.
+def hash_state(state: Any) -> str:
+    """A short hash of arrays, strings or dicts of them. Floats are rounded to seven decimals, so that differences in the last
+    digits between machines rarely change it.
 
-    >>> fingerprint(np.array([1.0, 2.0])) == fingerprint(np.array([1.0, 2.0 + 1e-12]))
+    >>> hash_state(np.array([1.0, 2.0])) == hash_state(np.array([1.0, 2.0 + 1e-12]))
     True
-    >>> fingerprint({"b": np.zeros(2), "a": "open the drawer"}) == fingerprint({"b": np.ones(2), "a": "open the drawer"})
+    >>> hash_state({"b": np.zeros(2), "a": "open the drawer"}) == hash_state({"b": np.ones(2), "a": "open the drawer"})
     False
     """
     digest = hashlib.sha256()

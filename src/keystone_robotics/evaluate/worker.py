@@ -1,4 +1,4 @@
-"""One process's share of an evaluation: the policy is loaded once, and environments are made once per task."""
+"""A worker process: loads the policy once, attaches each arm once, and makes the environments of a task once."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from typing import Any
 import gymnasium
 import torch
 
-from keystone_robotics.attach import attach, detach
+from keystone_robotics.attach import attach, detach, reattach
 from keystone_robotics.environments import Benchmark, find_benchmark
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
-from keystone_robotics.evaluate.results import EpisodeResult, ShardResult, given_up
-from keystone_robotics.evaluate.rollout import Episode, roll_out
+from keystone_robotics.evaluate.results import ShardResult, failed_shard
+from keystone_robotics.evaluate.rollout import LiveEpisode, roll_out
+from keystone_robotics.handle import Handle
 from keystone_robotics.named import is_reference
 from keystone_robotics.policies import Agent, load_agent
-from keystone_robotics.policies.fingerprint import fingerprint_policy
+from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
 from keystone_robotics.policies.load import check_device, trained_for, trained_on
+from keystone_robotics.records import EpisodeRecord
 from keystone_robotics.spec import Spec
 
 log = logging.getLogger("keystone")
@@ -42,15 +44,16 @@ class Worker:
         self._execute = settings.execute or self.agent.execute
         self._task = ""
         self._envs: list[gymnasium.Env[Any, Any]] = []
+        self._handles: dict[str, Handle] = {}  # by arm
 
     def run(self, shard: Shard) -> ShardResult:
-        """Roll out one shard. What goes wrong with it, other than with the set-up, is the result of its episodes.
+        """Roll out one shard. Errors of the shard itself become errors of its episodes.
 
         Raises:
-            KeystoneError: if the set-up is wrong, so that the same would happen to every shard.
-            ImportError: if a package is missing, which is the same.
+            KeystoneError: if the setup is wrong, so that every shard would fail.
+            ImportError: if a package is missing, likewise.
         """
-        torch.set_num_threads(1)  # parallel work is a matter of processes; results must not depend on threads
+        torch.set_num_threads(1)  # work is parallel over processes; results must not depend on threads
         begin = time.perf_counter()
         try:
             results = self._roll_out(shard)
@@ -59,54 +62,73 @@ class Worker:
         except Exception as error:
             self.close()
             reason = "".join(traceback.format_exception(error))
-            return given_up(self.settings, shard, reason, time.perf_counter() - begin)
+            return failed_shard(self.settings, shard, reason, time.perf_counter() - begin)
         if any(result.error for result in results):
-            self.close()  # whatever went wrong may have left them broken
+            self.close()  # the error may have left the environments in a broken state
         return ShardResult(shard, tuple(results), time.perf_counter() - begin)
 
     def check_arms(self) -> None:
-        """Attach every arm once.
+        """Attach every arm once, without a round.
 
         Raises:
-            KeystoneError: if one of them does not go with the policy.
+            KeystoneError: if an arm cannot be attached to the policy.
         """
         for arm in self.settings.arms:
-            self._attach(arm, check=False)
-            detach(self.agent.policy)
+            with self._attached(arm):
+                pass
 
     def close(self) -> None:
-        """Let the environments go; one that cannot be closed keeps nobody from going on."""
+        """Close the environments; one that cannot be closed is only reported."""
         for env in self._envs:
             try:
                 env.close()
-            except Exception as error:  # noqa: PERF203 (each of them must be tried)
+            except Exception as error:  # noqa: PERF203 (the others must be closed too)
                 log.warning("an environment of %s could not be closed: %r", self._task, error)
         self._envs.clear()
 
-    def _attach(self, arm: Spec, check: bool) -> Any:
+    @contextlib.contextmanager
+    def _attached(self, arm: Spec) -> Iterator[Handle]:
+        """The policy with an arm attached. Each arm is attached and self-checked once per worker: a handle is used again in
+        later shards, with the paths that its self-check settled on, unless an error interrupted it or a fast path failed.
+        """
         self.agent.execute = arm.execute or self._execute
-        return attach(self.agent.policy, arm, check=check)
-
-    def _roll_out(self, shard: Shard) -> list[EpisodeResult]:
-        settings = self.settings
-        # Every shard is checked: which path its candidates are drawn on, fast or plain, then follows from the shard alone, not
-        # from what its worker did before.
-        handle = self._attach(shard.arm, check=True)
+        handle = self._handles.pop(str(arm), None)
+        if handle is None:
+            handle = attach(self.agent.policy, arm)
+        else:
+            reattach(handle)
         try:
+            yield handle
+        finally:
+            detach(self.agent.policy)
+        paths = handle.engine.paths
+        if not (paths.refused or paths.failed_once):  # else the path of a shard would depend on the shards before it
+            self._handles[str(arm)] = handle
+
+    def _roll_out(self, shard: Shard) -> list[EpisodeRecord]:
+        settings = self.settings
+        with self._attached(shard.arm) as handle:
             episodes = [
-                Episode(
+                LiveEpisode(
                     number,
                     env,
                     settings.initial_seed(number),
                     functools.partial(settings.noise_seed, shard.repeat, shard.task, number),
+                    str(shard.arm),
+                    shard.repeat,
                 )
                 for number, env in zip(shard.episodes, self._environments(shard.task, shard.count), strict=True)
             ]
-            limit = settings.max_steps or self.benchmark.max_steps(shard.task)
-            results = roll_out(self.agent, handle, episodes, shard.task, limit, keep_rounds=settings.keep_rounds)
-        finally:
-            detach(self.agent.policy)
-        return results
+            max_steps = settings.max_steps or self.benchmark.max_steps(shard.task)
+            return roll_out(
+                self.agent,
+                handle,
+                episodes,
+                shard.task,
+                max_steps,
+                keep_rounds=settings.keep_rounds,
+                latency=settings.latency,
+            )
 
     def _environments(self, task: str, count: int) -> list[gymnasium.Env[Any, Any]]:
         if task != self._task:
@@ -118,22 +140,22 @@ class Worker:
 
 
 def _load(settings: EvaluationConfig, benchmark: Benchmark) -> Agent:
-    """The policy, ready for the benchmark's environments, after making sure that it is the one that is meant."""
-    with _as_set_up(f"policy {settings.policy!r} cannot be loaded"):
+    """The policy, prepared for the benchmark, after comparing its fingerprint with that of the evaluation."""
+    with _as_setup_error(f"policy {settings.policy!r} cannot be loaded"):
         agent = load_agent(settings.policy, settings.device)
-    if settings.fingerprint is not None and settings.fingerprint != fingerprint_policy(settings.policy):
+    if settings.fingerprint is not None and settings.fingerprint != checkpoint_fingerprint(settings.policy):
         raise KeystoneError(
-            f"policy {settings.policy!r} on {socket.gethostname()} is not the one that this evaluation was begun with: "
-            "its files differ"
+            f"policy {settings.policy!r} on {socket.gethostname()} differs from the one this evaluation was started with: "
+            "its files have another hash"
         )
-    with _as_set_up(f"policy {settings.policy!r} cannot be tried in {settings.env}"):
+    with _as_setup_error(f"policy {settings.policy!r} cannot be used in {settings.env}"):
         agent.fit(benchmark)
     return agent
 
 
 @contextlib.contextmanager
-def _as_set_up(problem: str) -> Iterator[None]:
-    """What would happen to every shard is said once, in a line; missing packages have a line of their own."""
+def _as_setup_error(problem: str) -> Iterator[None]:
+    """Errors that every shard would meet become one KeystoneError; missing packages are reported by the command line."""
     try:
         yield
     except (KeystoneError, ImportError):
@@ -146,7 +168,7 @@ _latest: tuple[str, Worker] | None = None
 
 
 def start(settings: EvaluationConfig) -> Worker:
-    """The worker of this process: that of the shard before, if it was of the same evaluation, else a new one."""
+    """The worker of this process: the one of the previous shard if the evaluation is the same, else a new one."""
     global _latest
     key = json.dumps([settings.policy, settings.fingerprint, settings.identity()])
     if _latest is None or _latest[0] != key:
@@ -162,17 +184,17 @@ def run_shard(settings: EvaluationConfig, shard: Shard) -> ShardResult:
 
 
 def checked_worker(settings: EvaluationConfig) -> Worker:
-    """A worker, after finding out now, not hours later, whether policy, tasks and arms go together.
+    """A worker, after checking that policy, tasks and arms fit together.
 
     Raises:
         KeystoneError: if they do not.
     """
-    known, home = find_benchmark(settings.env).tasks(), trained_for(settings.policy)
+    known, trained_env = find_benchmark(settings.env).tasks(), trained_for(settings.policy)
     for task in settings.tasks:
-        strange = (task in known) != (task in trained_on(settings.policy))
-        if home not in (None, settings.env) and strange and not settings.allow_untrained_tasks:
+        mismatch = (task in known) != (task in trained_on(settings.policy))
+        if trained_env not in (None, settings.env) and mismatch and not settings.allow_untrained_tasks:
             raise KeystoneError(
-                f"policy {settings.policy!r} was trained for {home} and its tasks, not for {settings.env}: --env {home}"
+                f"policy {settings.policy!r} was trained for {trained_env}, not for {settings.env}: --env {trained_env}"
             )
         if task not in known:
             raise KeystoneError(f"{settings.env} has no task {task!r}: {nearest_name(task, known)}")
@@ -180,22 +202,22 @@ def checked_worker(settings: EvaluationConfig) -> Worker:
     for task in settings.tasks:
         if worker.agent.tasks and task not in worker.agent.tasks and not settings.allow_untrained_tasks:
             raise KeystoneError(
-                f"policy {settings.policy!r} was not trained on {task!r} (--allow-untrained-tasks runs it nevertheless): "
+                f"policy {settings.policy!r} was not trained on {task!r} (--allow-untrained-tasks evaluates it anyway): "
                 f"{nearest_name(task, worker.agent.tasks)}"
             )
     worker.check_arms()
     return worker
 
 
-def check_for_others(settings: EvaluationConfig) -> None:
-    """The same where other processes do the work: the policy is loaded on the CPU where one can choose, and not kept.
+def check_for_workers(settings: EvaluationConfig) -> None:
+    """The same check where other processes roll out: the policy is loaded on the CPU if possible, and released.
 
     Raises:
-        KeystoneError: if policy, tasks and arms do not go together.
+        KeystoneError: if policy, tasks and arms do not fit together.
     """
     if settings.device is not None:
         check_device(settings.device)
-    # A function of the user's own may know no device.
+    # A user's own function may not take a device.
     checked_worker(settings if is_reference(settings.policy) else replace(settings, device="cpu"))
     gc.collect()
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Policies together with what lies between them and an environment: ready to plan for a batch of episodes."""
+"""Policies with their pre- and post-processing, ready to plan for a batch of episodes."""
 
 from __future__ import annotations
 

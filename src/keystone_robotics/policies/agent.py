@@ -1,4 +1,4 @@
-"""What an evaluation needs of a policy."""
+"""The interface between an evaluation and a policy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from keystone_robotics.environments.benchmark import Array, Benchmark, Observati
 
 
 class Agent(ABC):
-    """A policy and what lies between it and an environment: normalisation, the task's name, the units of actions.
+    """A policy with its pre- and post-processing: normalisation, task names, units of actions.
 
     Attributes:
-        policy: what `keystone.attach` takes.
-        history: how many of the last observations of an episode `plan` wants.
-        tasks: the tasks that the policy was trained on; empty if that is not known.
+        policy: the object for `keystone.attach`.
+        history: number of past observations that `plan` takes.
+        tasks: the tasks that the policy was trained on; empty if unknown.
     """
 
     policy: Any
@@ -25,7 +25,7 @@ class Agent(ABC):
     @property
     @abstractmethod
     def execute(self) -> int:
-        """How many steps of a chunk are executed before the next round."""
+        """Steps of a chunk that are executed before the next round."""
 
     @execute.setter
     @abstractmethod
@@ -33,16 +33,16 @@ class Agent(ABC):
 
     @abstractmethod
     def plan(self, histories: Sequence[Sequence[Observation]], tasks: Sequence[str]) -> Array:
-        """(N, T, D) one chunk for each of N episodes, in the environment's units, the first step being the next.
+        """(N, T, D) one chunk for each of N episodes, in the environment's units, starting with the next step.
 
         Args:
-            histories: for each episode its last observations, the newest last; fewer than `history` at the beginning.
-            tasks: for each episode what is to be done.
+            histories: the last observations of each episode, newest last; fewer than `history` at the beginning.
+            tasks: the task of each episode.
         """
 
-    def fit(self, benchmark: Benchmark) -> None:  # noqa: B027 (most have nothing to get ready)
-        """Get ready for the environments of a benchmark.
+    def fit(self, benchmark: Benchmark) -> None:  # noqa: B027 (optional)
+        """Prepare for the environments of a benchmark.
 
         Raises:
-            KeystoneError: if the policy cannot act in them.
+            KeystoneError: if the policy does not fit them.
         """

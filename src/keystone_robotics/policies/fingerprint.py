@@ -1,4 +1,4 @@
-"""Which policy it was: its files, or its commit on the hub."""
+"""Identifies a checkpoint by its files, or by its commit on the hub."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from keystone_robotics.policies.load import find_policy
 
 
-def fingerprint_policy(name: str) -> str:
-    """A hash of a policy's configuration and weights. For a name on the hub the name, with the commit that is in the local
-    cache once the policy was loaded; for a policy of the user's own code, its name.
+def checkpoint_fingerprint(name: str) -> str:
+    """A hash of a policy's configuration and weights. For a hub policy its name with the commit in the local cache, which is
+    there once the policy was loaded; for a policy of the user's own code its name.
     """
     folder = find_policy(name)
     if folder is None:
@@ -27,11 +27,11 @@ def fingerprint_policy(name: str) -> str:
 
 
 def _cached_commit(name: str) -> str | None:
-    """The commit of a hub name's snapshot in the local cache, without asking the network."""
+    """The commit of a hub policy in the local cache; does not use the network."""
     try:
         from huggingface_hub import try_to_load_from_cache
 
         path = try_to_load_from_cache(name, "config.json")
-    except (ImportError, ValueError):  # not installed; not a name that the hub could have
+    except (ImportError, ValueError):  # not installed, or not a valid hub name
         return None
     return Path(path).parent.name if isinstance(path, str) else None

@@ -20,14 +20,14 @@ ACTION, IMAGES = "action", "observation.images"
 
 
 class LeRobotAgent(Agent):
-    """Observations in, chunks in the environment's units out, as LeRobot's evaluation would have made them.
+    """A LeRobot policy with its processors, as in LeRobot's evaluation.
 
-    Every round begins with empty queues, and those policies that look back find the episodes' last observations in them: any
-    subset of episodes may be planned for in any round.
+    Every round starts with empty queues, which are filled with the last observations of each episode for policies that use a
+    history, so that any subset of episodes can be planned in any round.
 
     Args:
         path: folder or hub name of a checkpoint.
-        device: where the policy runs; None is what its checkpoint says.
+        device: of the policy; None for its checkpoint's.
         tasks: that it was trained on, if known.
     """
 
@@ -36,7 +36,7 @@ class LeRobotAgent(Agent):
         self._config = config = self.policy.config
         if config.type == "lingbot_va":
             raise KeystoneError(
-                f"{path}: {config.type} carries a video of its episode from round to round, one episode at a time"
+                f"{path}: {config.type} keeps a video of one episode between rounds; episodes cannot be batched"
             )
         self.policy.reset()
         self.history = int(config.n_obs_steps)
@@ -59,7 +59,7 @@ class LeRobotAgent(Agent):
     def plan(self, histories: Sequence[Sequence[Observation]], tasks: Sequence[str]) -> Array:
         queues = self._empty_queues()
         with torch.inference_mode(), self._precision():
-            # Oldest first, and the newest last even where nobody looks back: relative actions start from the last state seen.
+            # Oldest first. The newest is last even without a history: relative actions start from the last state seen.
             for age in range(self.history if queues else 1, 0, -1):
                 batch = self._batch([history[max(len(history) - age, 0)] for history in histories], tasks)
                 if IMAGES in queues:
@@ -71,13 +71,13 @@ class LeRobotAgent(Agent):
         plans: Array = torch.stack(steps, dim=1).float().cpu().numpy()
         if self._action_dim not in (None, plans.shape[-1]):
             raise KeystoneError(
-                f"this policy's actions have {plans.shape[-1]} numbers and the environment's {self._action_dim}: it was "
-                "trained for another one"
+                f"the policy's actions have {plans.shape[-1]} dimensions, the environment's {self._action_dim}: it was trained "
+                "for another one"
             )
         return plans
 
     def fit(self, benchmark: Benchmark) -> None:
-        """Make the environment's own processors, and compare what it gives with what the policy takes."""
+        """Make LeRobot's processors of the environment, and compare its observations with the policy's inputs."""
         self._from_env = self._to_env = None
         if isinstance(benchmark, LeRobotBenchmark):
             from lerobot.envs.factory import make_env_pre_post_processors
@@ -104,16 +104,16 @@ class LeRobotAgent(Agent):
         for key, shape in numbers.items():
             padded = shape == (getattr(self._config, "max_state_dim", None),)
             if shapes.get(key) != shape and not (key in shapes and padded):
-                raise KeystoneError(f"this policy takes {key} of shape {shape}, and {there}")
-        # Policies with queues stack all their images; the others go without those that are missing, if one is there.
+                raise KeystoneError(f"the policy takes {key} of shape {shape}, but {there}")
+        # Policies with queues stack all images; the others accept missing ones if at least one is there.
         missing = images - set(shapes)
         if missing and (IMAGES in (getattr(self.policy, "_queues", None) or {}) or missing == images):
-            raise KeystoneError(f"this policy takes {', '.join(sorted(missing))}, and {there}")
+            raise KeystoneError(f"the policy takes {', '.join(sorted(missing))}, but {there}")
 
     def _empty_queues(self) -> dict[str, Any]:
-        """The queues of observations that the policy reads, empty; it has none if it looks at the newest alone.
+        """The policy's observation queues, emptied; none if it takes only the newest observation.
 
-        Emptied by hand, because ``policy.reset()`` would also tell a rule that looks back that an episode begins.
+        Not with ``policy.reset()``, which would also reset rules that use the previous chunk.
         """
         queues: dict[str, Any] = getattr(self.policy, "_queues", None) or {}
         for queue in queues.values():
@@ -126,7 +126,7 @@ class LeRobotAgent(Agent):
         return torch.autocast(torch.device(self._config.device).type)
 
     def _named(self, rows: Sequence[Observation], tasks: Sequence[str]) -> dict[str, Any]:
-        """N observations as one batch under LeRobot's names, images (N, 3, H, W) from 0 to 1."""
+        """N observations as one batch with LeRobot's keys; images are (N, 3, H, W) in [0, 1]."""
         from lerobot.envs.utils import preprocess_observation
 
         batch: dict[str, Any] = preprocess_observation(_stack(rows))
@@ -134,23 +134,23 @@ class LeRobotAgent(Agent):
         return batch if self._from_env is None else dict(self._from_env(batch))
 
     def _batch(self, rows: Sequence[Observation], tasks: Sequence[str]) -> dict[str, Any]:
-        """N observations as the policy takes them: normalised, tokenised, on its device."""
+        """N observations after the policy's pre-processor: normalised, tokenised, on its device."""
         batch = dict(self._preprocess(self._named(rows, tasks)))
-        batch.pop(ACTION, None)  # None, where an action would be in training
+        batch.pop(ACTION, None)  # None outside of training
         return batch
 
     def _in_env_units(self, action: Tensor) -> Tensor:
-        """(N, D) one step of the chunks, as the environment takes it."""
+        """(N, D) one step of the chunks, in the environment's units."""
         action = self._postprocess(action)
         return action if self._to_env is None else self._to_env({ACTION: action})[ACTION]
 
 
 def _longest(config: Any) -> int:
-    """How many steps of a chunk can be executed."""
+    """Maximum number of steps of a chunk that can be executed."""
     for name in ("chunk_size", "action_horizon"):
         if hasattr(config, name):
             return int(getattr(config, name))
-    return int(config.horizon - config.n_obs_steps + 1)  # its chunk begins with the oldest observation
+    return int(config.horizon - config.n_obs_steps + 1)  # its chunk starts at the oldest observation
 
 
 def _fill(queues: dict[str, Any], batch: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ def _fill(queues: dict[str, Any], batch: dict[str, Any]) -> None:
 
 
 def _stack(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Arrays of N observations along a new first axis, dictionaries in depth; texts are left out."""
+    """Stack the arrays of N observations along a new first axis, recursively; strings are left out."""
     stacked: dict[str, Any] = {}
     for name, first in rows[0].items():
         values = [row[name] for row in rows]

@@ -1,4 +1,4 @@
-"""Finding a policy by its name or folder."""
+"""Finds and loads a policy by name or folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keystone_robotics.named import is_reference, make_named
 from keystone_robotics.policies.agent import Agent
 from keystone_robotics.policies.provider import PolicyProvider, policy_providers
 
-#: Beside the weights of a policy that ``keystone train`` made: how it was made.
+#: File that ``keystone train`` writes beside the weights: task names, benchmark, settings.
 RECORD = "training.json"
 
 
@@ -24,8 +24,8 @@ def shipped_policies() -> dict[str, Path]:
 
 
 def find_policy(name: str) -> Path | None:
-    """The folder of a shipped policy or of a checkpoint on disk; None for what may be a name on the hub, or is the name of a
-    function (``package.module:function``).
+    """The folder of a shipped policy or of a checkpoint on disk; None for a possible hub name and for
+    ``package.module:function``.
 
     >>> find_policy("metaworld-mixt")
     Traceback (most recent call last):
@@ -54,19 +54,19 @@ def _known(name: str, shipped: Collection[str]) -> str:
 
 
 def trained_on(name: str) -> tuple[str, ...]:
-    """The tasks that a policy was trained on, where ``keystone train`` made it; else none."""
+    """The tasks that a policy was trained on, if ``keystone train`` recorded them."""
     record = _record(name)
     return () if record is None else tuple(record["tasks"])
 
 
 def trained_for(name: str) -> str | None:
-    """The benchmark that a policy was trained for, where ``keystone train`` made it and said so."""
+    """The benchmark that a policy was trained for, if ``keystone train`` recorded it."""
     benchmark = (_record(name) or {}).get("benchmark")
     return None if benchmark is None else str(benchmark)
 
 
 def _record(name: str) -> dict[str, Any] | None:
-    """How a policy was made, where ``keystone train`` made it."""
+    """The training record of a policy, if ``keystone train`` wrote one."""
     folder = find_policy(name)
     if folder is None or not (folder / RECORD).is_file():
         return None
@@ -81,12 +81,12 @@ def load_agent(name: str, device: str | None = None) -> Agent:
     """A policy, ready to plan.
 
     Args:
-        name: of a shipped policy, or a folder that ``keystone train`` or LeRobot wrote, or LeRobot's name on the hub, or
-            ``package.module:function``, which returns an `Agent`.
-        device: where the policy runs; default what its checkpoint says. A function gets it as ``device``.
+        name: a shipped policy, a folder written by ``keystone train`` or LeRobot, a LeRobot name on the hub, or
+            ``package.module:function`` that returns an `Agent`.
+        device: of the policy; default its checkpoint's. A function gets it as ``device``.
 
     Raises:
-        KeystoneError: if it cannot be loaded, or not on that device.
+        KeystoneError: if it cannot be loaded on that device.
     """
     if device is not None:
         check_device(device, here=True)
@@ -103,18 +103,18 @@ def load_agent(name: str, device: str | None = None) -> Agent:
     except KeystoneError as error:
         if folder is not None:
             raise
-        reason = " ".join(str(error).split())  # the hub answers in several lines
+        reason = " ".join(str(error).split())  # hub errors have several lines
         raise KeystoneError(f"there is no folder {name}, and as a name on the hub: {reason}") from error
 
 
 def find_provider(folder: Path | None) -> PolicyProvider | None:
-    """Whose checkpoint is in a folder, if it is not LeRobot's."""
+    """The provider of the checkpoint in a folder; None if it is LeRobot's."""
     kind = None if folder is None else policy_type(folder)
     return next((provider for provider in policy_providers() if provider.type == kind), None)
 
 
 def check_device(name: str, here: bool = False) -> None:
-    """Raise a KeystoneError if there are no devices of this name; if it is to be used here, also if this machine has none."""
+    """Raise a KeystoneError if the name is not a device; with ``here``, also if this machine does not have it."""
     try:
         device = torch.device(name)
         if here:
@@ -123,13 +123,13 @@ def check_device(name: str, here: bool = False) -> None:
         RuntimeError,
         AssertionError,
         NotImplementedError,
-    ) as error:  # each kind of device has its own way to be missing
+    ) as error:  # each backend raises another error
         reason = str(error).partition("\n")[0]
         raise KeystoneError(f"device {name!r} cannot be used: {reason}") from error
 
 
 def policy_type(folder: Path) -> Any:
-    """What a policy's config.json says it is."""
+    """The ``type`` in a policy's config.json."""
     try:
         return json.loads((folder / "config.json").read_text()).get("type")
     except (ValueError, AttributeError) as error:

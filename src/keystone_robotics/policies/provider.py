@@ -1,4 +1,4 @@
-"""Policies that another installed distribution brings, such as the study's: found through entry points."""
+"""Policies of other installed distributions, such as the study, found through entry points."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ GROUP = "keystone_robotics.policies"
 
 
 class PolicyProvider(ABC):
-    """A kind of checkpoint that is neither LeRobot's nor made by a function of the user's.
+    """A checkpoint format other than LeRobot's.
 
     Attributes:
-        type: what ``config.json`` of such a checkpoint has as its type.
+        type: the ``type`` in ``config.json`` of such checkpoints.
     """
 
     type: str
@@ -33,13 +33,13 @@ class PolicyProvider(ABC):
 
     @abstractmethod
     def make_agent(self, policy: Any, tasks: Sequence[str]) -> Agent:
-        """The policy in an environment."""
+        """The `Agent` of a policy."""
 
     @abstractmethod
     def sample_observation(self, policy: Any, batch: int) -> Any:
-        """An observation of B rows, made up, as the policy is called with it."""
+        """A synthetic observation with B rows, as the policy takes it."""
 
 
 def policy_providers() -> list[PolicyProvider]:
-    """Of all installed distributions."""
+    """The providers of all installed distributions."""
     return [entry.load() for entry in entry_points(group=GROUP)]

@@ -7,13 +7,13 @@ import json
 import os
 import platform
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from keystone_robotics.handle import Handle
+from keystone_robotics.versions import package_versions
 
 #: Packages whose version always counts; numba's does where it is installed, because selecting uses it then.
 ALWAYS = ("keystone-robotics", "torch")
@@ -60,22 +60,11 @@ def describe_device(device: torch.device, handle: Handle) -> str:
 def versions(handle: Handle) -> dict[str, str]:
     """Of Python, CUDA and those packages that take part; what else a program has imported makes no difference."""
     taking_part = {kind.__module__.partition(".")[0] for module in _modules(handle) for kind in _kinds(module)}
-    found = {"python": platform.python_version()}
-    for package in (*ALWAYS, *(name for name in OF_POLICIES if name in taking_part)):
-        found[package] = _version(package) or "unknown"  # a source tree on PYTHONPATH
-    numba = _version("numba")
-    if numba is not None:
-        found["numba"] = numba
+    packages = (*ALWAYS, *(name for name in OF_POLICIES if name in taking_part), "numba")
+    found = {"python": platform.python_version(), **package_versions(*packages)}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
     return found
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _modules(handle: Handle) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keystone_robotics.profiling.result import Cost, Profile
+from keystone_robotics.tables import as_markdown
 
 HEADER = (
     "K",
@@ -29,9 +30,7 @@ def lines(profile: Profile) -> list[str]:
     for clients in profile.clients:
         if len(profile.clients) > 1:
             text += [f"{_clients(clients)}:", ""]
-        text += ["| " + " | ".join(cells) + " |" for cells in (HEADER, ["---"] * len(HEADER))]
-        text += ["| " + " | ".join(_cells(cost)) + " |" for cost in profile.of(clients)]
-        text.append("")
+        text += [*as_markdown([HEADER, *(_cells(cost) for cost in profile.of(clients))]).splitlines(), ""]
     text += [f"Memory: {profile.memory}.", *([profile.note] if profile.note else [])]
     return text + conclusions(profile)
 

@@ -1,4 +1,4 @@
-"""The page of ``keystone demo``: what an evaluation of two arms came to, one round of it, and one episode."""
+"""The page of ``keystone demo``: the results of an evaluation, one round and one episode of it."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from numpy.typing import NDArray
 
 from keystone_robotics.compare.comparison import compare
 from keystone_robotics.compare.read_run import outcomes_of
+from keystone_robotics.compare.summary import ArmSummary, summary_rows
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.evaluate.branch import Brancher
 from keystone_robotics.evaluate.config import EvaluationConfig
-from keystone_robotics.evaluate.results import RoundRecord
-from keystone_robotics.evaluate.store import EpisodeRow, Store
-from keystone_robotics.evaluate.summary import ArmSummary, lines
+from keystone_robotics.records import EpisodeRecord, RoundRecord, Store
 from keystone_robotics.report.film import NoPicture, film_episode, save_film, save_strip
 from keystone_robotics.report.outcomes import draw_outcomes
 from keystone_robotics.report.page import Page
 from keystone_robotics.report.style import save
 
-EVERY = 5  #: steps from one picture to the next
-TRIED = 5  #: rounds that are branched, to show the one in which the choice mattered most
+EVERY = 5  #: steps between two frames of the film
+TRIED = 5  #: rounds that are branched; the one in which the selection mattered most is shown
 
 
 @dataclass(frozen=True)
 class Pair:
     """The same episode with one sample per round and with KeyStone."""
 
-    one: EpisodeRow
-    many: EpisodeRow
+    one: EpisodeRecord
+    many: EpisodeRecord
 
     def __str__(self) -> str:
         return f"{self.one.task}, initial state {self.one.episode}"
 
 
-def pairs(rows: Sequence[EpisodeRow], one: str, many: str) -> list[Pair]:
+def pairs(rows: Sequence[EpisodeRecord], one: str, many: str) -> list[Pair]:
     """Episodes of two arms with the same initial state and noise."""
     others = {(row.task, row.repeat, row.episode): row for row in rows if row.arm == many}
     both = [(row, others.get((row.task, row.repeat, row.episode))) for row in rows if row.arm == one]
@@ -53,11 +52,11 @@ def write_page(
         settings: of the run; its first arm is one sample per round, its last the paper's rule, of which the pictures are.
         folder: of the run.
         summaries: of its arms.
-        about: what a reader has to know of the policy.
-        command: that does the same for the reader's own policy.
+        about: a sentence about the policy.
+        command: evaluates the reader's own policy.
 
     Returns:
-        The path of the page, and what could not be done.
+        The path of the page, and what could not be rendered.
     """
     problems: list[str] = []
     with Store(folder) as store:
@@ -71,21 +70,20 @@ def write_page(
             f"the one sample of K = 1 is among the candidates of K = 16. {about}",
             quiet=True,
         )
-        page.table(lines(summaries))
+        page.table(summary_rows(summaries))
         for sentence in verdicts(rows, settings):
             page.text(sentence)
         page.text(
             f"Of {len(both)} episodes, {len(won)} failed with one sample and succeeded with {settings.arms[-1]}; "
-            f"{len(lost)} went the other way; in the others both came to the same. Intervals are 95 %, with initial states as "
-            "units."
+            f"{len(lost)} the other way round; in the rest both arms agree. Intervals are 95 %, with initial states as units."
         )
         page.heading("By task")
         page.table(_by_task(summaries))
         for pair in won[:1] or lost[:1]:
-            rounds = store.rounds(pair.many.arm, pair.many.task, pair.many.repeat, pair.many.episode)
+            rounds = store.rounds(pair.many.key)
             if rounds:
                 _add_round(page, settings, folder, pair, rounds)
-            alone = store.rounds(pair.one.arm, pair.one.task, pair.one.repeat, pair.one.episode)
+            alone = store.rounds(pair.one.key)
             try:
                 _add_film(page, settings, folder, pair, alone, rounds, len(won) if won else len(lost))
             except NoPicture as error:
@@ -98,12 +96,9 @@ def write_page(
     return path, problems
 
 
-def verdicts(rows: Sequence[EpisodeRow], settings: EvaluationConfig) -> list[str]:
-    """Every choice among several samples against each arm with one, one sentence each."""
-    outcomes = {
-        str(arm): outcomes_of(str(arm), [row for row in rows if row.arm == str(arm)], Path(), {})
-        for arm in settings.arms
-    }
+def verdicts(rows: Sequence[EpisodeRecord], settings: EvaluationConfig) -> list[str]:
+    """One sentence for each pair of an arm with several candidates and an arm with one."""
+    outcomes = {str(arm): outcomes_of(str(arm), [row for row in rows if row.arm == str(arm)]) for arm in settings.arms}
     several, single = ([outcomes[str(arm)] for arm in settings.arms if (arm.k != 1) == more] for more in (True, False))
     return [
         f"{many.name} against {one.name}: {compare(one, many).verdict.replace('B is ', 'it is ')}."
@@ -119,7 +114,7 @@ def _by_task(summaries: Sequence[ArmSummary]) -> list[list[str]]:
 
 
 def _add_round(page: Page, settings: EvaluationConfig, folder: Path, pair: Pair, rounds: Sequence[RoundRecord]) -> None:
-    """Branch some rounds, and show the one in which what became of a candidate depended most on where it lay."""
+    """Branch some rounds, and show the one in which the outcome depends most on the candidate's position."""
     row = pair.many
     numbers = np.unique(np.linspace(0, len(rounds) - 1, TRIED).round().astype(int)).tolist()
     with Brancher(settings, settings.arms[-1], row.task) as brancher:
@@ -128,18 +123,18 @@ def _add_round(page: Page, settings: EvaluationConfig, folder: Path, pair: Pair,
     record = rounds[number]
     figure = draw_outcomes(record, branches, f"{pair}: round {number}")
     png, _ = save(figure, folder, "round")
-    page.heading("One round, and what would have become of each candidate")
+    page.heading("One round, and the outcome of each candidate")
     page.image(png, "The candidates of one round as points, coloured by outcome, and their paths")
     page.text(
-        f"Each of the {len(branches.success)} candidates was executed from the same state of the simulator; then the policy "
-        f"went on with one sample per round. {int(branches.success.sum())} of them led to success. The one that KeyStone chose "
-        f"{'did' if branches.success[record.index] else 'did not'}. Of {len(tried)} rounds that were tried like this, this is "
-        "the one in which success and failure lie farthest apart."
+        f"Each of the {len(branches.success)} candidates was executed from the same simulator state, then the policy continued "
+        f"with one sample per round. {int(branches.success.sum())} of them led to success; the selected one "
+        f"{'did' if branches.success[record.index] else 'did not'}. Of {len(tried)} branched rounds this is the one in which "
+        "successes and failures are farthest apart."
     )
 
 
 def separation(candidates: NDArray[np.float32], success: NDArray[np.bool_]) -> float:
-    """The share of the candidates' variance that lies between those that led to success and those that led to failure.
+    """Fraction of the candidates' variance between those that led to success and those that led to failure.
 
     >>> chunks = np.array([0.0, 0.0, 1.0, 1.0], np.float32).reshape(4, 1, 1)
     >>> separation(chunks, np.array([True, True, False, False])), separation(chunks, np.array([True, False, True, False]))
@@ -164,7 +159,11 @@ def _add_film(
     benchmark = find_benchmark(settings.env)
     films = [
         film_episode(
-            benchmark, pair.one.task, pair.one.initial_seed, np.concatenate([record.actions for record in kept]), EVERY
+            benchmark,
+            pair.one.task,
+            settings.initial_seed(pair.one.episode),
+            np.concatenate([record.actions for record in kept]),
+            EVERY,
         )
         for kept in (alone, rounds)
     ]
@@ -174,6 +173,6 @@ def _add_film(
     ]
     save_film(folder / "episode.gif", films, captions)
     save_strip(folder / "episode.png", films, captions)
-    page.heading(f"The same episode under both: {pair}")
+    page.heading(f"The same episode with both arms: {pair}")
     page.image(folder / "episode.gif", "; ".join(captions))
-    page.text(f"The first of {such} episodes in which the two came to a different end like this.", quiet=True)
+    page.text(f"The first of {such} episodes in which the two arms differ in this direction.", quiet=True)

@@ -1,4 +1,4 @@
-"""One episode under two arms, side by side, as a short film and a strip."""
+"""Videos of one episode under two arms, side by side: a GIF and a strip of images."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ BANNER = 26  #: pixels above the images, for a caption
 
 
 class NoPicture(KeystoneError):
-    """Images cannot be rendered here (no OpenGL, say); everything else can go on."""
+    """Images cannot be rendered, for example without OpenGL; the rest of a report does not need them."""
 
 
 def film_episode(benchmark: Benchmark, task: str, initial_seed: int, actions: NDArray[Any], every: int) -> list[Image]:
-    """Execute actions (n, A) once more and look: the initial state, every so many steps, and the end.
+    """Replay actions (n, A) and render the initial state, every ``every``-th step and the last one.
 
     Raises:
-        NoPicture: if the simulator cannot render here.
+        NoPicture: if the simulator cannot render.
     """
     env = benchmark.make(task, render=True)
     try:
@@ -43,20 +43,20 @@ def _render(env: Any) -> Image:
     try:
         return np.asarray(env.render(), np.uint8)
     except Exception as error:
-        raise NoPicture(f"no images can be rendered here: {error}") from error
+        raise NoPicture(f"cannot render images: {error}") from error
 
 
 def save_film(path: Path, films: Sequence[Sequence[Image]], captions: Sequence[str], milliseconds: int = 120) -> None:
-    """Write a GIF with the films side by side; the shorter one waits at its end."""
+    """Write a GIF with the films side by side; the shorter one holds its last frame."""
     length = max(map(len, films))
     frames = [_beside([film[min(number, len(film) - 1)] for film in films], captions) for number in range(length)]
     first, *rest = frames
-    times = [milliseconds] * (length - 1) + [2000]  # stay at the end for a while
+    times = [milliseconds] * (length - 1) + [2000]  # hold the last frame
     first.save(path, save_all=True, append_images=rest, duration=times, loop=0, optimize=True)
 
 
 def save_strip(path: Path, films: Sequence[Sequence[Image]], captions: Sequence[str], count: int = 6) -> None:
-    """Write a PNG with a row of pictures for each film, evenly spread from beginning to end."""
+    """Write a PNG with one row per film of ``count`` evenly spaced frames."""
     from PIL import Image as Picture
 
     rows = []

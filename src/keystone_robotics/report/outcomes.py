@@ -1,4 +1,4 @@
-"""The paper's Figure 1b: the candidates of one round, coloured by what became of the episode after each."""
+"""The paper's Figure 1b: the candidates of one round, coloured by the outcome of the episode after each."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from keystone_robotics.evaluate.branch import Branches
-    from keystone_robotics.evaluate.results import RoundRecord
+    from keystone_robotics.records import RoundRecord
 
 SUCCESS, FAILURE = PALETTE[0], PALETTE[1]
 
 
 def draw_outcomes(record: RoundRecord, branches: Branches, title: str = "") -> Figure:
-    """Candidates as points in the plane in which they vary most, and the paths on which they take the hand.
+    """Candidates in the plane of their first two principal components, and the end-effector path of each.
 
     Args:
         record: the round.
-        branches: what became of each candidate.
-        title: above the figure.
+        branches: the outcome of each candidate.
+        title: of the figure.
     """
     figure, axes = new_figure(10.0, 4.6, columns=2, width_ratios=[1.0, 1.15])
     _draw_points(axes[0], record, branches)
@@ -44,12 +44,12 @@ def draw_outcomes(record: RoundRecord, branches: Branches, title: str = "") -> F
 
 
 def draw_by_rank(rates: NDArray[np.float64], chosen: float, rounds: int) -> Figure:
-    """How often candidates led to success, from the middle of their round to its edge.
+    """Success rate of candidates by their distance to the medoid of their round.
 
     Args:
-        rates: (G,) of groups of equal size, the nearest to the medoid first; shares.
-        chosen: rate of the candidates that were chosen.
-        rounds: over how many it was counted.
+        rates: (G,) success rates of groups of equal size, nearest to the medoid first.
+        chosen: success rate of the chosen candidates.
+        rounds: number of rounds.
     """
     figure, (ax,) = new_figure(5.2, 3.6)
     places = np.arange(len(rates))
@@ -100,7 +100,7 @@ def _draw_paths_2d(ax: Axes, record: RoundRecord, branches: Branches) -> None:
         ax.plot(*path.T, color=colour, linewidth=width, alpha=0.9, solid_capstyle="round")
     ax.plot(*branches.paths[0][0], "o", color=INK, markersize=6)
     ax.set_aspect("equal", adjustable="datalim")
-    ax.set_title("Where each takes the hand", color=INK, fontsize=11)
+    ax.set_title("End-effector path of each", color=INK, fontsize=11)
 
 
 def _draw_paths_3d(ax: Any, record: RoundRecord, branches: Branches) -> None:
@@ -113,11 +113,11 @@ def _draw_paths_3d(ax: Any, record: RoundRecord, branches: Branches) -> None:
         axis.set_label_text(f"{name}, cm", color=QUIET, fontsize=8)
     ax.tick_params(labelsize=7, labelcolor=QUIET, pad=0)
     ax.locator_params(nbins=4)
-    ax.set_title("Where each takes the hand", color=INK, fontsize=11)
+    ax.set_title("End-effector path of each", color=INK, fontsize=11)
 
 
 def _paths(record: RoundRecord, branches: Branches) -> list[tuple[Any, str, float]]:
-    """Path, colour and width of each candidate; the chosen one wide and last, so that it lies on top."""
+    """Path, colour and line width of each candidate; the chosen one is wide and drawn last."""
     order = sorted(range(len(branches.paths)), key=lambda number: number == record.index)
     return [
         (

@@ -1,4 +1,4 @@
-"""One self-contained page: no server, no network, nothing beside it."""
+"""A self-contained HTML page with embedded images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pre { background: #f4f4f4; padding: .8rem 1rem; overflow-x: auto; font-size: .88
 
 
 class Page:
-    """Sections one after the other.
+    """An HTML page, built section by section.
 
     >>> page = Page("Does it help?")
     >>> page.text("It <does>.")
@@ -41,14 +41,14 @@ class Page:
         self._parts.append(f"<pre>{html.escape(text)}</pre>")
 
     def table(self, lines: Sequence[Sequence[str]]) -> None:
-        """The first line is the heading."""
+        """Rows of text, heading first."""
         heading, *rows = [[html.escape(cell) for cell in line] for line in lines]
         head = "".join(f"<th>{cell}</th>" for cell in heading)
         body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
         self._parts.append(f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>")
 
     def image(self, path: Path, description: str) -> None:
-        """A PNG or GIF, put into the page itself."""
+        """Embed a PNG or GIF."""
         data = base64.b64encode(path.read_bytes()).decode()
         kind = path.suffix.removeprefix(".")
         self._parts.append(f'<img src="data:image/{kind};base64,{data}" alt="{html.escape(description, quote=True)}">')

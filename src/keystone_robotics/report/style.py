@@ -1,4 +1,4 @@
-"""How every figure looks, and the one place where matplotlib is imported."""
+"""The style of all figures. matplotlib is imported only here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Okabe and Ito's colours, told apart with any kind of colour vision. The winning cluster takes the first.
+#: Okabe and Ito's colour-blind safe palette. The winning cluster has the first colour.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 INK = "#222222"
 FAINT = "#C8C8C8"
@@ -19,11 +19,11 @@ QUIET = "#767676"  # the lightest grey that is still easy to read on white
 
 _SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same figure on every machine
+    "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib: the same figure on every machine
     "font.size": 10.0,
     "figure.constrained_layout.w_pad": 0.1,
     "figure.constrained_layout.h_pad": 0.1,
-    "svg.hashsalt": "keystone",  # without it every SVG differs from the last
+    "svg.hashsalt": "keystone",  # makes SVG files reproducible
 }
 
 

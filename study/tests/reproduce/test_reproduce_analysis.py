@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from keystone_robotics.evaluate.store import EpisodeRow
+from keystone_robotics.records import EpisodeRecord
 from keystone_study.reproduce.analysis import Difference, analyse
 from keystone_study.reproduce.experiment import EXPERIMENTS, Experiment, Section
 from keystone_study.reproduce.tables import LEGEND, by_task, details, overview, points
@@ -18,7 +18,7 @@ WORKLOAD = Workload("toy", "A toy", "policy", "toy", 20, 2, "Nothing to know.")
 def rows_with(rates: dict[str, float], tasks=("a", "b"), states=20, repeats=2):
     """The first so many states succeed in every repeat."""
     return [
-        EpisodeRow(
+        EpisodeRecord(
             arm=arm, task=task, repeat=repeat, episode=state, success=state < rate * states, steps=1, rounds=1,
             initial_state=f"{task}{state}", initial_seed=state, noise_seed=0, consensus=None, latency_ms=1.0 + index,
             error=None,
@@ -59,7 +59,7 @@ def test_the_policy_as_it_is_may_be_the_best_that_costs_nothing():
 
 def test_episodes_that_cannot_be_paired_are_not_compared():
     rows = rows_with(RATES)
-    strange = [row if row.arm != ARMS[2] else EpisodeRow(**{**vars(row), "initial_state": "?"}) for row in rows]
+    strange = [row if row.arm != ARMS[2] else EpisodeRecord(**{**vars(row), "initial_state": "?"}) for row in rows]
     with pytest.raises(Exception, match="pair"):
         analyse(EXPERIMENT, WORKLOAD, strange)
 

@@ -37,9 +37,9 @@ def test_main_and_ablations_share_episodes(toy_workloads, tmp_path, capsys):
     capsys.readouterr()
     assert main(["reproduce", "main", *command]) == 0
     assert table(out / "runs/pusht") == before
-    assert f"{len(before)} of them stored already" in capsys.readouterr().out
+    assert f"{len(before)} already stored" in capsys.readouterr().out
     assert main(["reproduce", "ablations", *command]) == 0
-    assert f"{len(before) // 2} of them stored already" in capsys.readouterr().out
+    assert f"{len(before) // 2} already stored" in capsys.readouterr().out
     after = table(out / "runs/pusht")
     assert not (out / "main.json").exists()  # a part must not take the place of the whole
     assert [row for row in after if row in before] == before

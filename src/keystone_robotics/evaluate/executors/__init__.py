@@ -1,4 +1,4 @@
-"""Who rolls out the shards: this process, processes on this machine, or a Ray cluster. The results are the same."""
+"""Executors roll out shards: in this process, in local processes, or on a Ray cluster. The results are the same."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 #: Yields the result of every shard once, in any order.
 Executor = Callable[[EvaluationConfig, Sequence[Shard]], Iterator[ShardResult]]
 
-#: How often a shard is tried whose worker dies.
+#: Attempts at a shard whose worker dies.
 TRIES = 3
 
 
 def in_process(
     settings: EvaluationConfig, shards: Sequence[Shard], worker: Worker | None = None
 ) -> Iterator[ShardResult]:
-    """One after the other, here; with a worker that is ready, if there is one."""
+    """Roll out shards one after the other in this process, with ``worker`` if one was made already."""
     from keystone_robotics.evaluate.worker import Worker
 
     if not shards:
@@ -52,7 +52,7 @@ def make_executor(workers: int | None = None, ray: str | None = None, gpus: floa
     if gpus is not None:
         raise KeystoneError(f"--gpus {gpus:g} is for workers on Ray: add --ray, or choose a device with --device")
     if workers is not None and workers > 1:
-        from keystone_robotics.evaluate.executors.processes import Processes
+        from keystone_robotics.evaluate.executors.processes import LocalProcesses
 
-        return Processes(workers)
+        return LocalProcesses(workers)
     return in_process

@@ -1,4 +1,4 @@
-"""A Ray cluster: this machine's cores, or a cluster that is already there."""
+"""Executor on a Ray cluster: a new one on this machine, or a running one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.executors import TRIES
-from keystone_robotics.evaluate.results import ShardResult, given_up
+from keystone_robotics.evaluate.results import ShardResult, failed_shard
 
 
 class RayCluster:
-    """An executor on Ray. A shard whose worker dies is tried again by Ray, three times in all.
+    """An executor on Ray. Ray retries a shard whose worker dies, up to three attempts in all.
 
     Args:
-        address: "local" starts a cluster on this machine, "auto" finds the running one, or the address of one. In a process
-            that is connected to a cluster already, that one is used, and the connection stays.
-        workers: how many shards run at once; None as many as the cluster has CPUs.
-        gpus: share of a GPU that each worker needs.
+        address: "local" starts a cluster on this machine, "auto" finds the running one, or an address. A process that is
+            already connected to a cluster uses that one and stays connected.
+        workers: shards that run at once; None for one per CPU of the cluster.
+        gpus: fraction of a GPU per worker.
     """
 
     def __init__(self, address: str = "local", workers: int | None = None, gpus: float = 0.0) -> None:
@@ -40,7 +40,7 @@ class RayCluster:
             if resources.get("GPU", 0.0) < self.gpus:
                 raise KeystoneError(f"--gpus {self.gpus:g}: the Ray cluster has {resources.get('GPU', 0.0):g}")
             limit = self.workers or max(1, int(resources.get("CPU", 1)))
-            _try_out(ray, on_cluster(_start), settings)
+            _check_start(ray, on_cluster(_start), settings)
             waiting, running = deque(shards), dict[Any, Shard]()
             try:
                 while waiting or running:
@@ -52,15 +52,15 @@ class RayCluster:
                     try:
                         yield ray.get(done)
                     except ray.exceptions.RayTaskError as error:
-                        raise _own(error) from None
+                        raise _unwrap(error) from None
                     except _deaths(ray):
-                        yield given_up(settings, shard, f"its Ray worker died {TRIES} times")
+                        yield failed_shard(settings, shard, f"its Ray worker died {TRIES} times")
             finally:
                 for reference in running:
                     ray.cancel(reference, force=True)
 
-    def _knock(self) -> None:
-        """Whether anybody answers at an address; Ray itself would try for minutes."""
+    def _probe(self) -> None:
+        """Open a connection to the address, if it is one: Ray itself retries for minutes."""
         host, colon, port = self.address.rpartition("://")[2].rpartition(":")
         if colon and port.isdigit():
             socket.create_connection((host, int(port)), timeout=10.0).close()
@@ -74,7 +74,7 @@ class RayCluster:
         if ray.is_initialized():
             yield ray
             return
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's way from now on; it warns otherwise
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it warns otherwise
         options: dict[str, Any] = {
             "address": self.address,
             "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
@@ -84,7 +84,7 @@ class RayCluster:
         if self.address == "local":
             options |= {"num_cpus": self.workers or os.cpu_count(), "include_dashboard": False}
         try:
-            self._knock()
+            self._probe()
             ray.init(**options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise KeystoneError(f"no Ray cluster at {self.address!r}: {error}") from error
@@ -101,21 +101,21 @@ def _start(settings: EvaluationConfig) -> None:
     start(settings)
 
 
-def _try_out(ray: Any, begin: Any, settings: EvaluationConfig) -> None:
-    """One worker first: if not even that can start, no shard is to blame, and nothing is to be stored."""
+def _check_start(ray: Any, begin: Any, settings: EvaluationConfig) -> None:
+    """Start one worker first: if it cannot start, the setup is wrong, and no shard is recorded as failed."""
     try:
         ray.get(begin.remote(settings))
     except ray.exceptions.RayTaskError as error:
-        raise _own(error) from None
+        raise _unwrap(error) from None
     except _deaths(ray) as error:
         raise KeystoneError(
-            f"a Ray worker died {TRIES} times while it loaded the policy, so nothing was rolled out: out of memory, or "
-            "something that is imported ends the process. Ray's logs say more"
+            f"a Ray worker died {TRIES} times while loading the policy; nothing was rolled out. It may be out of memory, or an "
+            "import ends the process: see Ray's logs"
         ) from error
 
 
-def _own(error: Any) -> Exception:
-    """What a worker raised, where it is in words for the user."""
+def _unwrap(error: Any) -> Exception:
+    """The error that the worker raised, if it is one for the user; else Ray's."""
     found: Exception = error.cause if isinstance(error.cause, (KeystoneError, ImportError)) else error
     return found
 

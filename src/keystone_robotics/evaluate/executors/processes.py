@@ -1,4 +1,4 @@
-"""Processes on this machine."""
+"""Executor with processes on this machine."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from typing import Any
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.executors import TRIES
-from keystone_robotics.evaluate.results import ShardResult, given_up
+from keystone_robotics.evaluate.results import ShardResult, failed_shard
 from keystone_robotics.evaluate.worker import run_shard, start
 
 log = logging.getLogger("keystone")
 
-_STILLBORN = (
-    "the worker processes died while they started, so nothing was rolled out. In a script, what starts an evaluation must "
-    'stand below `if __name__ == "__main__":`, because every worker imports the script; else the policy may not fit in memory '
-    "so often (fewer --workers), or something that is imported ends the process. What they printed says more"
+START_FAILED = (
+    "the worker processes died while starting; nothing was rolled out. In a script, call `evaluate` below "
+    '`if __name__ == "__main__":`, because every worker imports the script. Otherwise the policy may not fit into memory once '
+    "per worker (use fewer --workers), or an import ends the process: see what the workers printed"
 )
 
 
-class Processes:
-    """An executor with several processes. If one dies, what was under way is tried again, one shard at a time, so that the
-    shard that kills its worker is known; after three times its episodes count as errors. If none of them lives long enough to
-    load the policy, no shard is to blame, and a KeystoneError is raised.
+class LocalProcesses:
+    """An executor with several processes. If one dies, the unfinished shards are retried one at a time, which shows the shard
+    that kills its worker; after three attempts its episodes count as errors. If no worker lives long enough to load the
+    policy, a KeystoneError is raised instead.
     """
 
     def __init__(self, workers: int) -> None:
@@ -41,48 +41,48 @@ class Processes:
 
     def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
         waiting, suspects, deaths = deque(shards), deque[Shard](), Counter[Shard]()
-        # Without a lock, which a worker that is killed could take with it.
+        # Without a lock: a killed worker could hold it for ever.
         started = multiprocessing.get_context("spawn").RawValue(ctypes.c_bool, False)
         while waiting or suspects:
-            # Shards that were under way when a worker died run one after the other, the others together.
+            # Shards that were running when a worker died are retried one after the other, the rest run together.
             try:
                 yield from _run(1 if suspects else self.workers, settings, suspects or waiting, started)
-            except _Died as died:  # noqa: PERF203 (that is what the loop is for)
+            except _WorkerDied as died:  # noqa: PERF203 (the loop exists for retries)
                 if not started.value:
-                    raise KeystoneError(_STILLBORN) from None
-                log.warning("a worker died; %d shards are tried again", len(died.under_way))
-                for shard in died.under_way:
-                    deaths[shard] += len(died.under_way) == 1
+                    raise KeystoneError(START_FAILED) from None
+                log.warning("a worker died; retrying %d shards", len(died.unfinished))
+                for shard in died.unfinished:
+                    deaths[shard] += len(died.unfinished) == 1
                     if deaths[shard] >= TRIES:
-                        yield given_up(settings, shard, f"its worker process died {TRIES} times")
+                        yield failed_shard(settings, shard, f"its worker process died {TRIES} times")
                     else:
                         suspects.append(shard)
 
 
-class _Died(Exception):
-    """A worker is gone.
+class _WorkerDied(Exception):
+    """A worker process ended.
 
     Attributes:
-        under_way: the shards that had been given to workers and not come back.
+        unfinished: shards submitted to workers without a result.
     """
 
-    def __init__(self, under_way: list[Shard]) -> None:
+    def __init__(self, unfinished: list[Shard]) -> None:
         super().__init__()
-        self.under_way = under_way
+        self.unfinished = unfinished
 
 
 def _run(workers: int, settings: EvaluationConfig, queue: deque[Shard], started: Any) -> Iterator[ShardResult]:
-    """Work off a queue with new processes; no more shards leave it than there are processes."""
-    # A fork would copy threads and GL contexts in the middle of their work.
+    """Run a queue of shards in new processes; at most one shard per process leaves the queue at a time."""
+    # A fork would copy running threads and GL contexts.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(started,))
     running: dict[Future[ShardResult], Shard] = {}
     try:
         while queue or running:
             while queue and len(running) < workers:
-                with _deaf_children():
+                with _ignore_sigint_in_workers():
                     running[pool.submit(_run_shard, settings, queue[0])] = queue[0]
-                queue.popleft()  # not before: a pool whose worker died meanwhile takes nothing
+                queue.popleft()  # only now: submit raises if a worker died meanwhile
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 result = future.result()
@@ -93,17 +93,17 @@ def _run(workers: int, settings: EvaluationConfig, queue: deque[Shard], started:
         for future in finished:
             yield future.result()
             del running[future]
-        raise _Died(list(running.values())) from None
+        raise _WorkerDied(list(running.values())) from None
     finally:
         for process in list((pool._processes or {}).values()):
-            process.terminate()  # whatever they still do is not wanted: an error or an interrupt ended the work
+            process.terminate()  # after an error or an interrupt their results are not wanted
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextlib.contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes that are started in this block do not hear Ctrl-C, not even before `_begin`: in the seconds in which they
-    import, it would end them with a traceback. This process hears it after the block.
+def _ignore_sigint_in_workers() -> Iterator[None]:
+    """Processes started in this block inherit a blocked SIGINT: Ctrl-C during their imports, before `_begin`, would print a
+    traceback. This process receives it after the block.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -119,18 +119,18 @@ _started: Any = None
 
 
 def _run_shard(settings: EvaluationConfig, shard: Shard) -> ShardResult:
-    """In a worker: roll out a shard, and let the parent know before that the policy could be loaded."""
+    """In a worker: roll out a shard; tells the parent that the policy was loaded first."""
     start(settings)
     _started.value = True
     return run_shard(settings, shard)
 
 
 def _begin(started: Any) -> None:
-    """In a worker: go when the parent goes, even if it was killed and could not say so."""
+    """In a worker: exit when the parent exits, even if it was killed."""
     global _started
     _started = started
     os.environ["OMP_NUM_THREADS"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it too, and terminates its workers
 
     def watch() -> None:
         parent = multiprocessing.parent_process()

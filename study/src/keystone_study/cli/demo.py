@@ -36,10 +36,10 @@ def run(out: Path = Path("out"), episodes: int = 20, workers: int = min(2, os.cp
         raise KeystoneError("--episodes and --workers: expected 1 or more")
     from rich.console import Console
 
+    from keystone_robotics.compare.summary import summarise, summary_table, write_summary
     from keystone_robotics.evaluate.config import config_from
     from keystone_robotics.evaluate.executors import make_executor
     from keystone_robotics.evaluate.run import evaluate
-    from keystone_robotics.evaluate.summary import as_table
     from keystone_robotics.policies.load import trained_on
     from keystone_robotics.report.demo import write_page
 
@@ -54,10 +54,12 @@ def run(out: Path = Path("out"), episodes: int = 20, workers: int = min(2, os.cp
         highlight=False,
     )
     try:
-        report = evaluate(settings, folder, make_executor(workers), console)
-        console.print(as_table(report.summaries))
-        console.print("Drawing one round with all its candidates executed to the end, and one episode …")
-        page, problems = write_page(settings, folder, report.summaries, ABOUT, COMMAND)
+        evaluation = evaluate(settings, folder, make_executor(workers), console)
+        summaries = summarise(evaluation.episodes, evaluation.arms)
+        write_summary(folder, summaries)
+        console.print(summary_table(summaries))
+        console.print("Drawing: one round with all its candidates executed to the end, and an episode …")
+        page, problems = write_page(settings, folder, summaries, ABOUT, COMMAND)
     except KeyboardInterrupt:
         raise KeystoneError(
             f"interrupted; finished episodes are stored in {folder}, and the same command resumes"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from keystone_robotics.compare.comparison import ALPHA, Rate, compare, rate_of
 from keystone_robotics.compare.multiple import holm
 from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.compare.read_run import outcomes_of
-from keystone_robotics.evaluate.store import EpisodeRow
+from keystone_robotics.records import EpisodeRecord
 from keystone_study.reproduce.experiment import COOLED_BASELINES, PAPER, Experiment
 from keystone_study.reproduce.workloads import Workload
 
@@ -78,11 +77,11 @@ class WorkloadResult:
         return asdict(self)
 
 
-def analyse(experiment: Experiment, workload: Workload, rows: Sequence[EpisodeRow]) -> WorkloadResult:
+def analyse(experiment: Experiment, workload: Workload, rows: Sequence[EpisodeRecord]) -> WorkloadResult:
     """Compare all arms of an experiment, from the stored episodes of one workload."""
     sections = experiment.arms(workload.name)
     arms = list(sections)
-    outcomes = {arm: outcomes_of(arm, [row for row in rows if row.arm == arm], Path(), {}) for arm in arms}
+    outcomes = {arm: outcomes_of(arm, [row for row in rows if row.arm == arm]) for arm in arms}
     rates = {arm: rate_of(one) for arm, one in outcomes.items()}
     free = [arm for arm in arms if arm == arms[0] or arm in COOLED_BASELINES]
     control = max(free, key=lambda arm: rates[arm].rate)
@@ -112,15 +111,14 @@ def analyse(experiment: Experiment, workload: Workload, rows: Sequence[EpisodeRo
 def flip_rate(outcomes: Outcomes) -> float | None:
     """Mean of p (1 − p) over initial states, p being the share of repeats that succeed; unbiased; None for one repeat.
 
-    >>> from keystone_robotics.compare.outcomes import Episode
-    >>> steady = [Episode("push", 0, True, repeat=r) for r in range(2)]
-    >>> torn = [Episode("push", 1, r == 0, repeat=r) for r in range(2)]
-    >>> flip_rate(Outcomes("first", "", "", tuple(steady + torn)))
+    >>> stable = [EpisodeRecord("push", 0, True, repeat=r) for r in range(2)]
+    >>> mixed = [EpisodeRecord("push", 1, r == 0, repeat=r) for r in range(2)]
+    >>> flip_rate(Outcomes("first", "", "", tuple(stable + mixed)))
     0.25
     """
     states: dict[tuple[str, int], list[bool]] = {}
     for one in outcomes.episodes:
-        states.setdefault((one.task, one.number), []).append(one.success)
+        states.setdefault((one.task, one.episode), []).append(one.success)
     several = [values for values in states.values() if len(values) > 1]
     if not several:
         return None

@@ -16,15 +16,13 @@ from rich.progress import track
 from keystone_robotics.evaluate.branch import Brancher, Branches
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import Executor
-from keystone_robotics.evaluate.results import RoundRecord
 from keystone_robotics.evaluate.run import evaluate, versions
-from keystone_robotics.evaluate.store import Store
-from keystone_robotics.files import written_whole
+from keystone_robotics.files import write_file, written_whole
+from keystone_robotics.records import RoundRecord, Store
 from keystone_robotics.report.demo import separation
 from keystone_robotics.report.outcomes import draw_by_rank, draw_outcomes
 from keystone_robotics.report.style import save
-from keystone_study.markdown import markdown_table
-from keystone_study.reproduce.run import write
+from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.workloads import WORKLOADS
 
 WORKLOAD, ARM = "metaworld-mixed", "keystone:k=16"
@@ -80,8 +78,8 @@ def draw_figure1(out: Path, executor: Executor, console: Console, quick: bool) -
     )
     command = "keystone reproduce figure1" + (" --quick" if quick else "")
     said = {"command": command, "versions": versions(), "shown": shown.title, "rounds": [asdict(one) for one in rounds]}
-    write(out / "figure1.json", json.dumps(said, indent=2) + "\n")
-    write(out / "figure1.md", page(rounds, shown, command))
+    write_file(out / "figure1.json", json.dumps(said, indent=2) + "\n")
+    write_file(out / "figure1.md", page(rounds, shown, command))
     return paths
 
 
@@ -95,7 +93,7 @@ def branch_all(
             with contextlib.ExitStack() as stack:
                 brancher: Brancher | None = None  # created if a round is left to branch
                 for episode in track(range(settings.episodes), f"branching {task}", console=console):
-                    rounds = store.rounds(str(arm), task, 0, episode)
+                    rounds = store.rounds((str(arm), task, 0, episode))
                     for number in sorted({int(moment * len(rounds)) for moment in MOMENTS}) if rounds else ():
                         path = folder / "branches" / f"{task}-{episode}-{number}.npz"
                         if not path.exists():
@@ -168,7 +166,7 @@ def page(rounds: Sequence[BranchedRound], shown: BranchedRound, command: str) ->
         f"branched: each of the {len(rounds[0].success)} candidates "
         "was executed from the same state of the simulator, and the policy went on with one sample per round. In "
         f"{len(torn)} rounds some succeeded and some failed. Shown: {shown.title}, of all the one in which success and "
-        f"failure lie farthest apart ({100 * shown.apart:.0f} % of the variance).\n\n{markdown_table(rows)}"
+        f"failure lie farthest apart ({100 * shown.apart:.0f} % of the variance).\n\n{as_markdown(rows)}\n"
         f"\nThe innermost group succeeded {100 * difference:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}] more often than "
         "the outermost: the mean over initial states of the difference within them, with Student's 95 % interval.\n"
     )

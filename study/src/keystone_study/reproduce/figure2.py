@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from keystone_robotics.files import write_file
 from keystone_robotics.profiling import Profile, profile
 from keystone_robotics.report.cost import draw_cost
 from keystone_robotics.report.style import save
-from keystone_study.reproduce.run import write
 
 POLICIES = ("metaworld-mixed", "metaworld-mixed-diffusion")
 KS = (1, 4, 8, 16, 32)
@@ -34,9 +34,9 @@ def draw_figure2(out: Path, console: Console, quick: bool) -> list[Path]:
         found.append(one)
     command = "keystone reproduce figure2" + (" --quick" if quick else "")
     profiles = [one.as_dict() for one in found]
-    write(out / "figure2.json", json.dumps({"command": command, "profiles": profiles}, indent=2) + "\n")
+    write_file(out / "figure2.json", json.dumps({"command": command, "profiles": profiles}, indent=2) + "\n")
     tables = "\n\n".join(f"## {one.policy}\n\n```\n{one}\n```" for one in found)
-    write(
+    write_file(
         out / "figure2.md",
         f"# Figure 2: latency and memory of a round against K\n\nMade by `{command}`, on small policies; the same for "
         f"yours, on your machine: `keystone profile POLICY`.\n\n{tables}\n",

@@ -10,9 +10,8 @@ from rich.console import Console
 
 from keystone_robotics.evaluate.executors import Executor
 from keystone_robotics.evaluate.run import evaluate, versions
-from keystone_robotics.evaluate.store import Store
-from keystone_robotics.files import written_whole
-from keystone_study.markdown import markdown_table
+from keystone_robotics.files import write_file
+from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.analysis import WorkloadResult, analyse
 from keystone_study.reproduce.experiment import PAPER, Experiment
 from keystone_study.reproduce.tables import LEGEND, RECOMMENDED_ARM, by_task, details, overview
@@ -55,8 +54,8 @@ def reproduce(
         "legend": LEGEND,
         "workloads": [result.as_dict() for result in results],
     }
-    write(out / f"{name}.json", json.dumps(found, indent=2) + "\n")
-    write(out / f"{name}.md", page(experiment, results, command, quick))
+    write_file(out / f"{name}.json", json.dumps(found, indent=2) + "\n")
+    write_file(out / f"{name}.md", page(experiment, results, command, quick))
     return out / f"{name}.md"
 
 
@@ -64,10 +63,7 @@ def _roll_out(
     experiment: Experiment, workload: Workload, folder: Path, executor: Executor, console: Console
 ) -> WorkloadResult:
     settings = workload.settings(tuple(experiment.arms(workload.name)), experiment.repeats)
-    evaluate(settings, folder, executor, console)
-    with Store(folder) as store:
-        rows = [row for row in store.episodes() if settings.asks_for(row.task, row.repeat, row.episode)]
-    return analyse(experiment, workload, rows)
+    return analyse(experiment, workload, evaluate(settings, folder, executor, console).episodes)
 
 
 def page(experiment: Experiment, results: Sequence[WorkloadResult], command: str, quick: bool) -> str:
@@ -76,15 +72,9 @@ def page(experiment: Experiment, results: Sequence[WorkloadResult], command: str
     if quick:
         parts.append("**A trial run on a few episodes: nothing can be concluded from these numbers.**")
     if experiment.overview:
-        parts.append(markdown_table(overview(results)))
+        parts.append(as_markdown(overview(results)) + "\n")
     for result in results:
         parts.append(details(experiment, result))
         if len(result.tasks) > 1:
             parts.append(by_task(result, (result.arms[0].arm, result.control, PAPER, RECOMMENDED_ARM)))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
-
-
-def write(path: Path, text: str) -> None:
-    """Write atomically."""
-    with written_whole(path) as draft:
-        draft.write_text(text)

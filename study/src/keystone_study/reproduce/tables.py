@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from keystone_robotics.compare.comparison import Rate
 from keystone_robotics.spec import RECOMMENDED_RULE
-from keystone_study.markdown import markdown_table
+from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.analysis import ArmResult, Difference, WorkloadResult
 from keystone_study.reproduce.experiment import COOLED, COOLED_TEMPERATURE, PAPER, Experiment
 
@@ -67,14 +67,14 @@ def details(experiment: Experiment, result: WorkloadResult) -> str:
         f"{settings.about} {len(result.tasks)} task{'s' * (len(result.tasks) > 1)} × "
         f"{first.states // len(result.tasks)} initial states × {first.episodes // first.states} repeats.{flips}"
     )
-    return f"### {settings.title}\n\n{about}\n\n{markdown_table([heading, *rows])}"
+    return f"### {settings.title}\n\n{about}\n\n{as_markdown([heading, *rows])}\n"
 
 
 def by_task(result: WorkloadResult, arms: Sequence[str]) -> str:
     """Success of some arms in each task."""
     chosen = [one for one in result.arms if one.arm in arms]
     rows = [[task, *(f"{100 * one.by_task[task]:.0f}" for one in chosen)] for task in result.tasks]
-    return markdown_table([["task", *(f"`{one.arm}`" for one in chosen)], *rows])
+    return as_markdown([["task", *(f"`{one.arm}`" for one in chosen)], *rows]) + "\n"
 
 
 def _row(one: ArmResult, is_control: bool) -> list[str]:

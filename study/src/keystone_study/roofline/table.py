@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from keystone_study.markdown import markdown_table
+from keystone_robotics.tables import as_markdown
 from keystone_study.roofline.devices import DEVICES, Device
 from keystone_study.roofline.models import MODELS, Model
 from keystone_study.roofline.predict import (
@@ -161,7 +161,7 @@ def assumptions(device: Device) -> str:
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    return markdown_table(rows).splitlines()
+    return as_markdown(rows).splitlines()
 
 
 def _milliseconds(time: RoundTime) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""One evaluation in a folder at a time: a lock that vanishes with its process, on every system."""
+"""One evaluation per folder at a time: a lock that the system releases when its process ends."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from keystone_robotics.errors import KeystoneError
 
 log = logging.getLogger("keystone")
 
-#: How systems say that somebody else holds a lock; anything else means that there can be none.
+#: Error numbers that mean "held by another process"; any other means that the file system has no locks.
 _HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK}
 
 
 class FolderLock:
-    """On a folder, from now until `close`.
+    """An exclusive lock on a folder, held until `close`.
 
     Attributes:
-        works: whether the folder's file system can lock at all.
+        works: whether the folder's file system supports locks.
 
     Raises:
-        KeystoneError: if another process holds it, or the folder cannot be written to.
+        KeystoneError: if another process holds it, or the folder is not writable.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,7 +31,7 @@ class FolderLock:
             self._file = (folder / "lock").open("a")
         except OSError as error:
             problem = "it is a file, expected a folder" if folder.is_file() else error.strerror
-            raise KeystoneError(f"cannot work in {folder}: {problem}") from None
+            raise KeystoneError(f"cannot write to {folder}: {problem}") from None
         self.works = True
         try:
             _lock(self._file)
@@ -43,13 +43,13 @@ class FolderLock:
                 ) from None
             self.works = False
             log.warning(
-                "the file system of %s cannot lock (%s): see to it that no other evaluation works there",
+                "the file system of %s does not support locks (%s): make sure that no other evaluation writes there",
                 folder,
                 error.strerror,
             )
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Release the lock."""
         self._file.close()
 
 

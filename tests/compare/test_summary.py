@@ -1,17 +1,14 @@
-"""The table at the end, and the line on the way."""
+"""The table of `keystone eval`."""
 
 import io
+import json
 import re
 
 import pytest
 from rich.console import Console
 
-from keystone_robotics.evaluate.config import EvaluationConfig, Shard
-from keystone_robotics.evaluate.progress import Watch
-from keystone_robotics.evaluate.results import EpisodeResult, ShardResult
-from keystone_robotics.evaluate.store import EpisodeRow
-from keystone_robotics.evaluate.summary import as_markdown, as_table, lines, summarise
-from keystone_robotics.spec import Spec
+from keystone_robotics.compare.summary import summarise, summary_rows, summary_table, write_summary
+from keystone_robotics.records import EpisodeRecord
 
 ARMS = ["first", "keystone:k=16"]
 
@@ -19,7 +16,7 @@ ARMS = ["first", "keystone:k=16"]
 def rows(arm, outcomes, task="a", repeat=0, error=None, **given):
     values = {"steps": 9, "rounds": 3, "consensus": None, "latency_ms": 2.0, "noise_seed": 0, **given}
     return [
-        EpisodeRow(
+        EpisodeRecord(
             arm=arm, task=task, repeat=repeat, episode=number, success=bool(success), initial_state=f"{task}{number}",
             initial_seed=number, error=error, **values,
         )
@@ -42,11 +39,11 @@ def test_rates_differences_and_repeats():
 
 def test_pairs_are_found_by_the_hash_of_their_initial_state():
     strangers = rows("keystone:k=16", [1, 1, 1, 1])
-    strangers = [EpisodeRow(**{**vars(row), "initial_state": f"other{row.episode}"}) for row in strangers]
+    strangers = [EpisodeRecord(**{**vars(row), "initial_state": f"other{row.episode}"}) for row in strangers]
     _, two = summarise(rows("first", [0, 0, 0, 0]) + strangers, ARMS)
     assert two.difference == 1.0
     assert two.pairing.startswith("unpaired: the initial states differ in 4 of 4 episodes")
-    assert as_table(summarise(rows("first", [0, 0, 0, 0]) + strangers, ARMS)).caption.startswith(
+    assert summary_table(summarise(rows("first", [0, 0, 0, 0]) + strangers, ARMS)).caption.startswith(
         "keystone:k=16 is unpaired"
     )
 
@@ -54,7 +51,7 @@ def test_pairs_are_found_by_the_hash_of_their_initial_state():
 def test_an_arm_that_crashes_does_not_profit_from_it():
     """The hash of the initial state is unknown where a worker died."""
     crashed = [
-        EpisodeRow(**{**vars(row), "initial_state": ""})
+        EpisodeRecord(**{**vars(row), "initial_state": ""})
         for row in rows("keystone:k=16", [0, 0], error="its worker died")
     ]
     _, two = summarise(rows("first", [1, 1]) + crashed, ARMS)
@@ -80,14 +77,14 @@ def test_an_arm_without_episodes_is_left_out():
 
 
 def test_empty_columns_are_left_out():
-    plain = lines(summarise(rows("first", [0, 1]), ["first"]))
+    plain = summary_rows(summarise(rows("first", [0, 1]), ["first"]))
     assert plain[0] == ["arm", "n", "success, %", "one round"]
     everything = (
         rows("first", [0, 1]) + rows("first", [0, 1], repeat=1) + rows("keystone:k=16", [0, 1], error="it broke")
     )
-    heading = lines(summarise(everything, ARMS))[0]
+    heading = summary_rows(summarise(everything, ARMS))[0]
     assert heading == ["arm", "n", "success, %", "± repeats", "Δ to the first", "one round", "errors"]
-    unmeasured = lines(summarise(rows("first", [0, 1], latency_ms=None), ["first"]))
+    unmeasured = summary_rows(summarise(rows("first", [0, 1], latency_ms=None), ["first"]))
     assert unmeasured[0] == ["arm", "n", "success, %"]
 
 
@@ -100,7 +97,7 @@ def test_two_arms_fit_a_terminal_of_80_columns():
         for row in rows(arm, outcomes[repeat:], repeat=repeat, latency_ms=123.4)
     ]
     console = Console(width=80, file=io.StringIO())
-    console.print(as_table(summarise(everything, ARMS)))
+    console.print(summary_table(summarise(everything, ARMS)))
     printed = console.file.getvalue()
     assert "…" not in printed
     text = [line for line in printed.splitlines() if line.strip()]
@@ -109,33 +106,9 @@ def test_two_arms_fit_a_terminal_of_80_columns():
     assert "123.4 ms" in text[3]
 
 
-def test_markdown():
-    text = as_markdown(summarise(rows("first", [0, 1]), ["first"])).splitlines()
+def test_files(tmp_path):
+    write_summary(tmp_path, summarise(rows("first", [0, 1]), ["first"]))
+    assert json.loads((tmp_path / "summary.json").read_text())[0]["rate"] == 0.5
+    text = (tmp_path / "summary.md").read_text().splitlines()
     assert text[1] == "| --- | --- | --- | --- |"
     assert text[2].startswith("| first | 2 | 50.0 [")
-
-
-def a_shard(arm, successes, first=0):
-    episodes = tuple(
-        EpisodeResult(first + number, "s", 0, 0, bool(success), 1, 1, None, None)
-        for number, success in enumerate(successes)
-    )
-    return ShardResult(Shard(Spec.parse(arm), "a", 0, first, len(episodes)), episodes, 1.0)
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_counts_each_episode_once(terminal, monkeypatch):
-    monkeypatch.setattr("keystone_robotics.evaluate.progress.INTERVAL", -1.0)
-    arms = tuple(map(Spec.parse, ("first", "keystone:k=16")))
-    settings = EvaluationConfig("p", "e", ("a",), 4, shard=2, arms=arms)
-    console = Console(force_terminal=terminal, file=io.StringIO(), width=100)
-    with Watch(console, settings, rows("first", [1, 0, 1]) + rows("medoid:k=3", [1])) as watch:
-        watch.add(a_shard("first", [1, 0], first=2), [False, True])
-        watch.add(a_shard("keystone:k=16", [1, 1]), [True, True])
-        assert (watch.done, watch.before) == (6, 3)
-        assert re.fullmatch(r"6/8 episodes, about \d+ min left: first 50\.0 %; keystone:k=16 100\.0 %", watch.line()), (
-            watch.line()
-        )
-    printed = console.file.getvalue()
-    assert "keystone:k=16" in printed
-    assert ("6/8 episodes" in printed) == (not terminal)

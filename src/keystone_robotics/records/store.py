@@ -1,0 +1,280 @@
+"""The episodes of a run in one SQLite file, written as shards finish."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import json
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.records import schema
+from keystone_robotics.records.episode import EpisodeKey, EpisodeRecord, RoundRecord
+from keystone_robotics.records.lock import FolderLock
+
+FILE = "episodes.sqlite"
+
+_KEY = "arm = ? AND task = ? AND repeat = ? AND episode = ?"
+
+
+class Store:
+    """The episodes of one run. ``with Store(folder) as store: …``; call `claim` before writing.
+
+    A shard is one transaction: a process that is killed loses the shards it was working on and nothing else. Reading does
+    not write, so a run on a read-only disk can be compared; older schemas are migrated by `claim`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / FILE
+        self._lock: FolderLock | None = None
+        self._database: sqlite3.Connection | None = None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and release the lock."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def lock(self) -> None:
+        """Create the folder if needed, and keep other evaluations from writing to it.
+
+        Raises:
+            KeystoneError: if another evaluation is running there.
+        """
+        if self._lock is None:
+            self._lock = FolderLock(self.folder)
+
+    def claim(self, identity: dict[str, Any]) -> None:
+        """Open the store for writing: lock the folder, create or migrate the database, compare the identity.
+
+        Raises:
+            KeystoneError: if another evaluation is running there, the store holds another evaluation, or it is damaged.
+        """
+        self.lock()
+        with self._translate_sqlite_errors():
+            if self._is_empty():
+                self._create(identity)
+            schema.migrate(self.database)
+            with self.database as database:  # a run without any episode may be claimed with other settings
+                database.execute(
+                    "UPDATE meta SET value = ? WHERE key = 'identity' AND NOT EXISTS (SELECT 1 FROM episodes)",
+                    (json.dumps(identity),),
+                )
+        before = self.identity()
+        changed = [name for name in identity if before.get(name) != identity[name]]
+        if changed:
+            what = "; ".join(f"{name} was {before.get(name)!r}, now {identity[name]!r}" for name in changed)
+            raise KeystoneError(
+                f"{self.folder} holds another evaluation ({what}). Give another --out; only arms, tasks, episodes and repeats "
+                "can be added to this one"
+            )
+
+    def _connect(self) -> sqlite3.Connection:
+        """Where the folder cannot be locked, SQLite must not try to lock its file."""
+        if self._lock is not None and not self._lock.works:
+            return sqlite3.connect(f"{self.path.resolve().as_uri()}?nolock=1", uri=True)
+        return sqlite3.connect(self.path, timeout=30.0)
+
+    def _is_empty(self) -> bool:
+        """There is no file yet, or one that a killed process left before its first commit."""
+        if not self.path.exists():
+            return True
+        with contextlib.closing(self._connect()) as database:
+            return not database.execute("SELECT 1 FROM sqlite_master").fetchall()
+
+    def _create(self, identity: dict[str, Any]) -> None:
+        database = self._connect()
+        with contextlib.closing(database), database:
+            database.execute("BEGIN IMMEDIATE")
+            schema.create(database)
+            database.execute("INSERT INTO meta VALUES ('identity', ?)", (json.dumps(identity),))
+
+    @property
+    def database(self) -> sqlite3.Connection:
+        """The connection; the file is checked when it is opened."""
+        if self._database is None:
+            if not self.path.is_file():
+                raise KeystoneError(f"{self.folder} holds no {FILE}: expected the folder of a `keystone eval`")
+            with self._translate_sqlite_errors():
+                database = self._connect()
+                schema.check(database)
+            self._database = database
+        return self._database
+
+    @contextlib.contextmanager
+    def _translate_sqlite_errors(self) -> Iterator[None]:
+        """SQLite's errors as a KeystoneError that says what to do."""
+        try:
+            yield
+        except schema.UnknownVersion as error:
+            raise KeystoneError(
+                f"{self.path} was written by another version of KeyStone: its schema is {error.version}, this version reads "
+                f"{min(schema.MIGRATIONS)} to {schema.VERSION}"
+            ) from None
+        except sqlite3.OperationalError as error:
+            raise KeystoneError(
+                f"cannot write to {self.path}: {error}. Stored episodes are safe; run the same command again to resume"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise KeystoneError(
+                f"{self.path} is damaged or not a KeyStone database ({error}). It was not changed: move it away, or recover "
+                f"what is readable with `sqlite3 {self.path} .recover`"
+            ) from error
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that the run was claimed with."""
+        with self._translate_sqlite_errors():
+            row = self.database.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
+        identity: dict[str, Any] = json.loads(row[0]) if row else {}
+        return identity
+
+    def add_arms(self, arms: Sequence[str]) -> list[str]:
+        """Register arms; returns all arms ever registered, in order of first registration."""
+        with self._translate_sqlite_errors(), self.database as database:
+            row = database.execute("SELECT value FROM meta WHERE key = 'arms'").fetchone()
+            known: list[str] = json.loads(row[0]) if row else []
+            known += [arm for arm in arms if arm not in known]
+            database.execute("INSERT OR REPLACE INTO meta VALUES ('arms', ?)", (json.dumps(known),))
+        return known
+
+    def add_session(self, versions: Mapping[str, str]) -> None:
+        """Record the package versions that the following episodes are rolled out with."""
+        begun = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        with self._translate_sqlite_errors(), self.database as database:
+            database.execute("INSERT INTO sessions VALUES (?, ?)", (begun, json.dumps(dict(versions))))
+
+    def sessions(self) -> list[tuple[str, dict[str, str]]]:
+        """Start time (ISO 8601, UTC) and package versions of each session, earliest first."""
+        with self._translate_sqlite_errors():
+            rows = self.database.execute("SELECT begun, versions FROM sessions ORDER BY rowid").fetchall()
+        return [(begun, json.loads(versions)) for begun, versions in rows]
+
+    def add_shard(self, episodes: Sequence[EpisodeRecord], seconds: float) -> None:
+        """Store the episodes of a shard in one transaction. Episodes stored before are kept, with their rounds.
+
+        Args:
+            episodes: of one arm, task and repeat, in order.
+            seconds: time taken by the shard.
+        """
+        arm, task, repeat, first = episodes[0].key
+        with self._translate_sqlite_errors(), self.database as database:
+            query = "SELECT episode FROM episodes WHERE arm = ? AND task = ? AND repeat = ?"
+            stored = {row[0] for row in database.execute(query, (arm, task, repeat))}
+            for one in (one for one in episodes if one.episode not in stored):
+                _insert(database, "episodes", _episode_row(one))
+                for kept in one.kept_rounds:
+                    _insert(database, "rounds", _round_row(one.key, kept))
+            database.execute(
+                "INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)",
+                (arm, task, repeat, first, len(episodes), seconds),
+            )
+
+    def delete_errors(self, keys: Collection[EpisodeKey]) -> int:
+        """Delete those of the episodes that ended with an error, so that they are rolled out again; returns how many."""
+        with self._translate_sqlite_errors(), self.database as database:
+            rows = database.execute("SELECT arm, task, repeat, episode FROM episodes WHERE error IS NOT NULL")
+            failed = [row for row in rows if row in keys]
+            for table in ("episodes", "rounds"):
+                database.executemany(f"DELETE FROM {table} WHERE {_KEY}", failed)  # noqa: S608 (both are constants)
+        return len(failed)
+
+    def keys(self) -> set[EpisodeKey]:
+        """The keys of all stored episodes."""
+        with self._translate_sqlite_errors():
+            return set(self.database.execute("SELECT arm, task, repeat, episode FROM episodes"))
+
+    def episodes(self) -> list[EpisodeRecord]:
+        """All stored episodes, sorted by key, without their rounds."""
+        return [
+            EpisodeRecord(
+                **{
+                    **row,
+                    "success": bool(row["success"] and row["error"] is None),
+                    "noise_seed": int(row["noise_seed"]),
+                }
+            )
+            for row in self._select("SELECT * FROM episodes ORDER BY arm, task, repeat, episode")
+        ]
+
+    def rounds(self, key: EpisodeKey) -> list[RoundRecord]:
+        """The rounds of an episode, if they were stored (``keep_rounds``)."""
+        return [
+            RoundRecord(
+                number=row["round"],
+                step=row["step"],
+                candidates=_unpack(row["candidates"]),
+                labels=_unpack(row["labels"]),
+                index=row["chosen"],
+                synthesised=bool(row["synthesised"]),
+                consensus=row["consensus"],
+                spread=row["spread"],
+                actions=_unpack(row["actions"]),
+                dispersion=row.get("dispersion"),
+                median_distance=row.get("median_distance"),
+            )
+            for row in self._select(f"SELECT * FROM rounds WHERE {_KEY} ORDER BY round", key)  # noqa: S608
+        ]
+
+    def _select(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """Rows by column name: columns that an older schema does not have are absent."""
+        with self._translate_sqlite_errors():
+            cursor = self.database.execute(query, values)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def _episode_row(one: EpisodeRecord) -> dict[str, Any]:
+    row = {name: value for name, value in vars(one).items() if name != "kept_rounds"}
+    return {**row, "noise_seed": str(one.noise_seed)}  # up to 64 bits: more than SQLite's signed integers hold
+
+
+def _round_row(key: EpisodeKey, one: RoundRecord) -> dict[str, Any]:
+    arm, task, repeat, episode = key
+    return {
+        "arm": arm,
+        "task": task,
+        "repeat": repeat,
+        "episode": episode,
+        "round": one.number,
+        "step": one.step,
+        "chosen": one.index,
+        "synthesised": one.synthesised,
+        "consensus": one.consensus,
+        "spread": one.spread,
+        "candidates": _pack(one.candidates),
+        "labels": _pack(one.labels),
+        "actions": _pack(one.actions),
+        "dispersion": one.dispersion,
+        "median_distance": one.median_distance,
+    }
+
+
+def _insert(database: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
+    query = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"  # noqa: S608 (constants)
+    database.execute(query, tuple(row.values()))
+
+
+def _pack(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _unpack(data: bytes) -> Any:
+    return np.load(io.BytesIO(data), allow_pickle=False)

@@ -1,0 +1,61 @@
+"""Tables from rows of text, heading first: Markdown, aligned plain text, or a rich table for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Rows = Sequence[Sequence[str]]
+
+
+def from_columns(columns: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Rows from columns by their heading; columns without any entry are dropped.
+
+    >>> from_columns({"arm": ["first", "medoid"], "errors": ["", ""], "n": ["4", "4"]})
+    [['arm', 'n'], ['first', '4'], ['medoid', '4']]
+    """
+    kept = {heading: values for heading, values in columns.items() if any(values)}
+    return [list(kept), *(list(row) for row in zip(*kept.values(), strict=True))]
+
+
+def as_markdown(rows: Rows) -> str:
+    """A Markdown table, one line per row.
+
+    >>> print(as_markdown([["K", "ms"], ["1", "2.5"]]))
+    | K | ms |
+    | --- | --- |
+    | 1 | 2.5 |
+    """
+    heading, *body = rows
+    return "\n".join("| " + " | ".join(row) + " |" for row in (heading, ["---"] * len(heading), *body))
+
+
+def as_text(rows: Rows) -> str:
+    """Aligned columns, the first to the left, the others to the right; never wrapped, so that logs keep whole lines.
+
+    >>> print(as_text([["task", "n"], ["push", "120"]]))
+    task    n
+    push  120
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
+        for row in rows
+    )
+
+
+def as_rich(rows: Rows, caption: str | None = None) -> Table:
+    """For a terminal: the first column folds where the terminal is too narrow."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    heading, *body = rows
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption=caption)
+    for number, name in enumerate(heading):
+        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=number > 0, overflow="fold")
+    for row in body:
+        table.add_row(*row)
+    return table

@@ -1,0 +1,278 @@
+"""The store keeps what it was given, and reports what is wrong with a file or folder."""
+
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.records import FILE, EpisodeRecord, RoundRecord, Store, schema
+
+ARM = "keystone:k=4"
+
+
+def a_round(number):
+    random = np.random.default_rng(number)
+    return RoundRecord(
+        number=number,
+        step=8 * number,
+        candidates=random.normal(size=(4, 6, 2)).astype(np.float32),
+        labels=np.array([0, 1, -1, 0]),
+        index=3,
+        synthesised=number == 1,
+        consensus=0.75,
+        spread=0.5,
+        actions=random.normal(size=(3, 2)).astype(np.float32),
+        dispersion=0.25,
+        median_distance=1.5,
+    )
+
+
+ROUNDS = tuple(a_round(number) for number in range(2))
+ONE = EpisodeRecord(
+    "reach", 4, True, 1, ARM, "abc", 4, 2**64 - 1, 9, 2, 0.75, 0.25, 1.5, latency_ms=2.0, kept_rounds=ROUNDS
+)
+OTHER = EpisodeRecord("reach", 5, True, 1, ARM, "def", 5, 7, 9, 2, kept_rounds=ROUNDS)
+FAILED = replace(OTHER, success=False, error="Traceback: the gripper is stuck")
+
+
+def claimed(folder, *episodes, **identity):
+    store = Store(folder)
+    store.claim({"policy": "p", **identity})
+    if episodes:
+        store.add_shard(episodes, 0.25)
+    return store
+
+
+def test_episodes_and_rounds_come_back_as_they_were(tmp_path):
+    claimed(tmp_path, ONE, FAILED).close()
+    with Store(tmp_path) as store:
+        assert store.episodes() == [replace(one, kept_rounds=()) for one in (ONE, FAILED)]
+        assert store.keys() == {ONE.key, OTHER.key}
+        for kept, given in zip(store.rounds(ONE.key), ROUNDS, strict=True):
+            for name, value in vars(given).items():
+                np.testing.assert_array_equal(getattr(kept, name), value)
+
+
+def test_stored_episodes_are_not_replaced(tmp_path):
+    """An episode rolled out again beside a missing one may come with other rounds: the stored ones stay."""
+    again = replace(ONE, success=False, kept_rounds=tuple(replace(a_round(number), step=99) for number in range(4)))
+    with claimed(tmp_path, ONE) as store:
+        store.add_shard([again, OTHER], 0.25)
+        assert [one.success for one in store.episodes()] == [True, True]
+        assert [kept.step for kept in store.rounds(ONE.key)] == [0, 8]
+
+
+def test_errors_are_deleted_with_their_rounds(tmp_path):
+    with claimed(tmp_path, ONE, FAILED) as store:
+        assert len(store.rounds(FAILED.key)) == 2
+        assert store.delete_errors({ONE.key, (ARM, "reach", 0, 5)}) == 0
+        assert store.delete_errors({ONE.key, FAILED.key}) == 1
+        assert store.keys() == {ONE.key}
+        assert store.rounds(FAILED.key) == []
+        assert len(store.rounds(ONE.key)) == 2
+        store.add_shard([ONE, OTHER], 0.25)
+        assert [one.error for one in store.episodes()] == [None, None]
+
+
+def test_a_shard_is_one_transaction(tmp_path):
+    """If one row of a shard cannot be stored, none is."""
+    with claimed(tmp_path) as store:
+        with pytest.raises(KeystoneError, match="UNIQUE constraint failed: rounds"):
+            store.add_shard([ONE, replace(OTHER, kept_rounds=(ROUNDS[0], ROUNDS[0]))], 0.25)
+        assert store.keys() == set()
+        assert store.rounds(ONE.key) == []
+
+
+def test_another_evaluation_is_refused(tmp_path):
+    claimed(tmp_path, ONE, seed=0, shard=25).close()
+    claimed(tmp_path, seed=0, shard=25).close()
+    with pytest.raises(KeystoneError, match=r"holds another evaluation \(seed was 0, now 1; shard was 25, now 5\)"):
+        claimed(tmp_path, seed=1, shard=5)
+
+
+def test_a_run_without_episodes_may_be_claimed_with_other_settings(tmp_path):
+    claimed(tmp_path, device="cuda:7").close()
+    with claimed(tmp_path, device="cpu") as store:
+        assert store.identity() == {"policy": "p", "device": "cpu"}
+
+
+def test_arms_keep_the_order_in_which_they_were_added(tmp_path):
+    with claimed(tmp_path) as store:
+        assert store.add_arms(["first", "keystone:k=16"]) == ["first", "keystone:k=16"]
+    with Store(tmp_path) as store:
+        assert store.add_arms(["medoid:k=16", "first"]) == ["first", "keystone:k=16", "medoid:k=16"]
+
+
+def test_a_folder_without_a_run(tmp_path):
+    with Store(tmp_path) as store, pytest.raises(KeystoneError, match="expected the folder of a `keystone eval`"):
+        store.episodes()
+    assert list(tmp_path.iterdir()) == []
+
+
+def damage(path, how):
+    size = path.stat().st_size
+    if how == "garbage":
+        path.write_bytes(b"this is no database" * 100)
+    elif how == "cut off":
+        os.truncate(path, size // 2)
+    elif how == "overwritten":
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(os.urandom(size - 4096))
+    elif how == "another's":
+        path.unlink()
+        sqlite3.connect(path).executescript("CREATE TABLE meta (key, value); CREATE TABLE shopping (item);")
+    elif how == "newer":
+        sqlite3.connect(path).execute("PRAGMA user_version = 99")
+    elif how == "without a version":
+        sqlite3.connect(path).execute("PRAGMA user_version = 0")
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("garbage", "is damaged or not a KeyStone database"),
+        ("cut off", "is damaged or not a KeyStone database"),
+        ("overwritten", "is damaged or not a KeyStone database"),
+        ("another's", "is damaged or not a KeyStone database"),
+        ("newer", f"its schema is 99, this version reads 2 to {schema.VERSION}"),
+        ("without a version", "its schema is None"),
+    ],
+)
+def test_a_damaged_store_is_not_changed(tmp_path, how, says):
+    claimed(tmp_path, *(replace(ONE, episode=number) for number in range(20))).close()
+    path = tmp_path / FILE
+    damage(path, how)
+    before = path.read_bytes()
+    with pytest.raises(KeystoneError, match=says) as error:
+        claimed(tmp_path)
+    assert str(path) in str(error.value)
+    assert path.read_bytes() == before
+    with pytest.raises(KeystoneError, match=says), Store(tmp_path) as store:
+        store.episodes()
+
+
+@pytest.mark.parametrize("left", [b"", None])
+def test_a_process_killed_while_it_created_the_tables(tmp_path, left):
+    """It leaves an empty file, or one whose journal says that it was empty."""
+    path = tmp_path / FILE
+    if left is not None:
+        path.write_bytes(left)
+    else:
+        code = f"""
+            import os, signal, sqlite3
+            database = sqlite3.connect({str(path)!r}, isolation_level=None)
+            database.execute("PRAGMA cache_size = 1")
+            database.execute("BEGIN")
+            database.execute("CREATE TABLE meta (key TEXT, value TEXT)")
+            for n in range(200):
+                database.execute("INSERT INTO meta VALUES (?, ?)", (str(n), "x" * 2000))
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+        subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
+        assert path.stat().st_size > 0
+        assert (tmp_path / f"{FILE}-journal").exists()
+    with claimed(tmp_path, ONE) as store:
+        assert store.keys() == {ONE.key}
+
+
+def test_two_processes_in_one_folder(tmp_path):
+    code = f"""
+        import sys, pathlib
+        from keystone_robotics.records import Store
+        store = Store(pathlib.Path({str(tmp_path)!r}))
+        store.claim({{"policy": "p"}})
+        print("claimed", flush=True)
+        sys.stdin.read()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "claimed\n"
+        with pytest.raises(KeystoneError, match="another evaluation is running"):
+            claimed(tmp_path)
+        other.kill()  # which releases its lock
+        other.wait()
+        claimed(tmp_path, ONE).close()
+
+
+class Msvcrt:
+    """As on Windows, where there is no fcntl."""
+
+    LK_NBLCK = 2
+    held = False
+
+    @classmethod
+    def locking(cls, descriptor, mode, size):
+        assert (mode, size) == (cls.LK_NBLCK, 1)
+        if cls.held:
+            raise OSError(errno.EACCES, "Permission denied")
+        cls.held = True
+
+
+def test_a_system_without_fcntl(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "msvcrt", Msvcrt)
+    with claimed(tmp_path):
+        assert Msvcrt.held
+        with pytest.raises(KeystoneError, match="another evaluation is running"):
+            claimed(tmp_path)
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
+    def refuse(file):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    uris = []
+
+    def connect(path, *args, **options):
+        uris.append(str(path))
+        return original(path, *args, **options)
+
+    original = sqlite3.connect
+    monkeypatch.setattr("keystone_robotics.records.lock._lock", refuse)
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    claimed(tmp_path / "a run", ONE).close()
+    assert "does not support locks (No locks available)" in caplog.text
+    assert uris
+    assert all(uri.endswith("?nolock=1") for uri in uris)
+    monkeypatch.undo()
+    with Store(tmp_path / "a run") as store:
+        assert store.keys() == {ONE.key}
+
+
+def test_a_folder_that_cannot_be_created(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KeystoneError, match=r"cannot write to .*file/run: Not a directory"):
+        claimed(tmp_path / "file" / "run")
+
+
+@pytest.fixture
+def read_only():
+    """The folder of a run that is not writable; root, for whom everything is, becomes nobody."""
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "run"
+        claimed(folder, ONE).close()
+        for path, mode in ((Path(parent), 0o755), (folder / FILE, 0o444), (folder / "lock", 0o444), (folder, 0o555)):
+            path.chmod(mode)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        yield folder
+        os.seteuid(user)
+        folder.chmod(0o755)
+
+
+def test_a_read_only_run_can_be_read(read_only):
+    with pytest.raises(KeystoneError, match=r"cannot write to .*: Permission denied"):
+        claimed(read_only)
+    with Store(read_only) as store:
+        assert store.keys() == {ONE.key}
