@@ -99,7 +99,7 @@ class Handle:
     @property
     def stats(self) -> dict[str, float]:
         """Counters since attaching: rounds, chunks selected, how many were clustered, candidates dropped as non-finite, mean
-        consensus, and seconds spent sampling and selecting.
+        consensus and dispersion, and seconds spent sampling and selecting.
         """
         with self.engine.lock:
             return self.engine.counters.as_dict()

@@ -124,6 +124,8 @@ def _plain(event: RoundEvent | None) -> dict[str, Any]:
         "index": int(selection.index[0]),
         "sizes": [int(size) for size in selection.sizes[0] if size],
         "consensus": float(selection.consensus[0]),
+        "dispersion": float(selection.dispersion[0]),
+        "median_distance": float(selection.median_distance[0]),
         "spread": float(selection.spread[0]),
         "dropped": int(selection.dropped[0]),
         "seed": event.seeds[0],

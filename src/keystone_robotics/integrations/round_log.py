@@ -27,8 +27,8 @@ class RoundLog:
     >>> stop = keystone.attach(policy, k=4, rule="medoid", site="act").subscribe(RoundLog(path))
     >>> chunk = policy.act()
     >>> sorted(json.loads(path.read_text()))
-    ['consensus', 'encoding_seconds', 'index', 'k', 'path', 'round', 'rule', 'sampling_seconds', 'selection_seconds',
-     'sizes', 'spread']
+    ['consensus', 'dispersion', 'encoding_seconds', 'index', 'k', 'median_distance', 'path', 'round', 'rule',
+     'sampling_seconds', 'selection_seconds', 'sizes', 'spread']
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -63,6 +63,8 @@ def summary(event: RoundEvent) -> dict[str, Any]:
         "index": selection.index.tolist(),
         "sizes": selection.sizes.tolist(),
         "consensus": selection.consensus.tolist(),
+        "dispersion": selection.dispersion.tolist(),
+        "median_distance": selection.median_distance.tolist(),
         "spread": selection.spread.tolist(),
         "encoding_seconds": round(event.times.encode, 6),
         "sampling_seconds": round(event.times.sample, 6),

@@ -16,7 +16,7 @@ class Counters:
         chunks: chunks selected: one for each row of a round.
         clustered: how many of them were selected from a cluster.
         dropped: candidates dropped because they were not finite.
-        consensus: sum over chunks.
+        consensus, dispersion: sums over chunks.
         sampling_seconds: drawing candidates, with encoding inside the sampler.
         selection_seconds: selecting.
     """
@@ -26,6 +26,7 @@ class Counters:
     clustered: int = 0
     dropped: int = 0
     consensus: float = 0.0
+    dispersion: float = 0.0
     sampling_seconds: float = 0.0
     selection_seconds: float = 0.0
 
@@ -37,9 +38,11 @@ class Counters:
         self.clustered += int(selection.clustered.sum())
         self.dropped += int(selection.dropped.sum())
         self.consensus += float(selection.consensus.sum())
+        self.dispersion += float(selection.dispersion.sum())
         self.sampling_seconds += event.times.sample
         self.selection_seconds += event.times.select
 
     def as_dict(self) -> dict[str, float]:
-        """With the mean consensus of a chunk."""
-        return {**asdict(self), "consensus": self.consensus / max(self.chunks, 1)}
+        """With the means over chunks of consensus and dispersion."""
+        chunks = max(self.chunks, 1)
+        return {**asdict(self), "consensus": self.consensus / chunks, "dispersion": self.dispersion / chunks}

@@ -24,7 +24,7 @@ from keystone_robotics.select.rules.checks import whole
 log = logging.getLogger("keystone")
 
 #: Keys of a round's summary that have one entry for each row.
-_BY_ROW = ("index", "sizes", "consensus", "spread")
+_BY_ROW = ("index", "sizes", "consensus", "dispersion", "median_distance", "spread")
 
 
 @dataclass
