@@ -20,7 +20,7 @@ class Selection(NamedTuple):
         sizes: (C,) members of each cluster, the winner's first.
         clustered: whether the candidates were split into clusters.
         consensus: share of the valid candidates in the winning group, 1/K to 1. The group is the winning cluster; where nothing
-            was clustered, the candidates within twice the half radius of candidate ``index``, the half radius being that of the
+            was clustered, the candidates within 1.5 half radii of candidate ``index``, the half radius being that of the
             smallest ball around a candidate that holds half of them. 1 for one candidate, 1/2 for two that differ.
         spread: the guard's s, distance of the mean to the medoid over the median distance; 0 for one candidate.
         median_distance: lower median of the pairwise distances over what counts; 0 for one candidate.
