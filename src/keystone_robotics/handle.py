@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
+from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.event import Listener, RoundEvent
 from keystone_robotics.sample.seeds import seed_scope
 from keystone_robotics.select import ActionSpace, Selection
+from keystone_robotics.select.metrics import check_metric
+from keystone_robotics.select.rules import bind
 from keystone_robotics.select.rules.base import Rule
 from keystone_robotics.select.rules.checks import whole
 
@@ -27,6 +31,9 @@ class Handle:
     """
 
     engine: Engine
+
+    def __hash__(self) -> int:
+        return hash(self.engine)
 
     def __repr__(self) -> str:
         k = self.k if self.engine.k_given else "auto"
@@ -56,8 +63,13 @@ class Handle:
         return self.engine.selector.rule
 
     @rule.setter
-    def rule(self, value: Rule) -> None:
-        self.engine.selector.rule = value
+    def rule(self, value: Any) -> None:
+        rule = bind(value, {})
+        if rule.remembers and not self.rule.remembers:
+            raise KeystoneError(
+                f"rule {rule.name} looks back at the last chunk: attach with rule={rule.name!r} instead"
+            )
+        self.engine.selector.rule = rule
 
     @property
     def metric(self) -> str:
@@ -66,6 +78,7 @@ class Handle:
 
     @metric.setter
     def metric(self, value: str) -> None:
+        check_metric(value)
         self.engine.selector.metric = value
 
     @property
@@ -75,6 +88,8 @@ class Handle:
 
     @space.setter
     def space(self, value: ActionSpace | None) -> None:
+        if value is not None and not isinstance(value, ActionSpace):
+            raise TypeError(f"space={value!r}: expected a keystone.ActionSpace or None")
         self.engine.selector.space = value
 
     @property
@@ -84,6 +99,8 @@ class Handle:
 
     @execute.setter
     def execute(self, value: int | None) -> None:
+        if value is not None:
+            whole("execute", value)
         self.engine.selector.execute = value
 
     @property

@@ -61,7 +61,7 @@ def test_one_task_and_one_arm_need_no_list():
         ({"device": 0}, "device=0"),
         ({"allow_untrained_tasks": "yes"}, "allow_untrained_tasks='yes'"),
         ({"latency": 0}, "latency=0"),
-        ({"fingerprint": "abc"}, "unknown setting 'fingerprint'"),
+        ({"fingerprint": "abc"}, "unknown option 'fingerprint'"),
     ],
 )
 def test_what_is_wrong_is_said(given, says):

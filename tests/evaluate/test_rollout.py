@@ -18,6 +18,8 @@ from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.evaluate.worker import Worker, checked_worker
 from keystone_robotics.policies import load_agent
 from keystone_robotics.records import Store
+from keystone_robotics.sample.engine import Engine
+from keystone_robotics.sample.selector import Selector
 from keystone_robotics.spec import Spec
 from keystone_study.policies.flow import FlowPolicy
 from keystone_study.policies.flow_agent import FlowAgent
@@ -175,9 +177,9 @@ def test_execute_beyond_the_plan_is_refused(toy, tmp_path):
 def test_arms_are_checked_with_their_own_execute(toy, monkeypatch):
     seen = []
 
-    def watched(policy, arm, check):
+    def watched(policy, arm):
         seen.append(policy.config.n_action_steps)
-        return keystone.attach(policy, arm, check=check)
+        return keystone.attach(policy, arm)
 
     monkeypatch.setattr(worker_module, "attach", watched)
     checked_worker(toy(arms=["first:execute=2", "first", "first:execute=5"]))
@@ -283,9 +285,8 @@ def test_one_arm_leaves_nothing_to_the_next(toy):
 def test_an_arm_is_attached_and_checked_once_per_worker(toy, monkeypatch, caplog):
     """And the rows are those of workers that attach and check for every shard."""
     attached = []
-    original = Spec.attach
     monkeypatch.setattr(
-        Spec, "attach", lambda arm, *args, **given: attached.append(str(arm)) or original(arm, *args, **given)
+        worker_module, "attach", lambda policy, arm: attached.append(str(arm)) or keystone.attach(policy, arm)
     )
     settings = toy(arms=["coherent:k=4", "keystone:k=4,execute=2"], episodes=8, shard=2)
     worker = Worker(settings)
@@ -350,15 +351,21 @@ def test_synthesised_chunks_are_marked(toy):
 
 def test_a_remembering_rule_compares_each_episode_with_its_own_past(toy, monkeypatch):
     """Episodes end at different times; those that go on must not be compared with another's chunk."""
-    seen = []
 
-    def watched(self, drawn):
-        rule = original(self, drawn)
-        seen.append((drawn.seeds, None if rule.previous is None else np.asarray(rule.previous)))
+    def watched(self, rows):
+        rule = original(self, rows)
+        previous.append(None if rule.previous is None else np.asarray(rule.previous))
         return rule
 
-    original = keystone.Handle._with_previous
-    monkeypatch.setattr(keystone.Handle, "_with_previous", watched)
+    def paired(self, *args):
+        round = original_next(self, *args)
+        rounds_seen.append(round.seeds)
+        return round
+
+    previous, rounds_seen = [], []
+    original, original_next = Selector._rule, Engine._next_round
+    monkeypatch.setattr(Selector, "_rule", watched)
+    monkeypatch.setattr(Engine, "_next_round", paired)
     settings = toy(keep_rounds=True)
     results = run_arm(settings, "coherent:k=8", count=16)
     assert len({one.rounds for one in results}) > 1
@@ -367,11 +374,11 @@ def test_a_remembering_rule_compares_each_episode_with_its_own_past(toy, monkeyp
         for one in results
         for kept in one.kept_rounds
     }
-    rounds = [(seeds, previous) for seeds, previous in seen if previous is not None]
+    rounds = [(seeds, before) for seeds, before in zip(rounds_seen, previous, strict=True) if before is not None]
     assert {len(seeds) for seeds, _ in rounds} - {1, 16}, "the batch never shrank"
-    for seeds, previous in rounds:
-        assert len(seeds) == len(previous)
-        for seed, mine in zip(seeds, previous):
+    for seeds, before in rounds:
+        assert len(seeds) == len(before)
+        for seed, mine in zip(seeds, before):
             if seed == settings.noise_seed(0, "reach", 0, 0):
                 continue  # the call that measures the latency, after the one that loads and checks
             np.testing.assert_allclose(mine, chunks[seed], atol=1e-6)

@@ -179,7 +179,7 @@ def test_a_rule_that_looks_back_still_can(make: Make, monkeypatch: pytest.Monkey
     agent = make("smolvla")
     handle = keystone.attach(agent.policy, k=4, rule="coherent", seed=0)
     forgotten: list[int] = []
-    monkeypatch.setattr(handle, "forget", lambda: forgotten.append(1))
+    monkeypatch.setattr(handle.engine.selector, "reset_history", lambda: forgotten.append(1))
     agent.policy._queues["action"].append(torch.zeros(2, 2))
     for seed in (0, 1):
         agent.plan([[frame] for frame in observations(2, seed)], ["push"] * 2)

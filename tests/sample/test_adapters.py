@@ -323,7 +323,7 @@ def test_distances_begin_after_the_delay(name: str) -> None:
         policy.predict_action_chunk(POLICIES[name].batch(), inference_delay=2, prev_chunk_left_over=torch.ones(7, 6))
     finally:
         keystone.detach(policy)
-    (space,) = handle.engine.selector._completed.values()
+    ((_, space),) = handle.engine.selector._completed.values()
     assert space.steps.start == 2
 
 

@@ -221,7 +221,7 @@ def test_the_handle_says_what_is_on(policy):
     handle = keystone.attach(policy, k=4, site="act", rule="medoid", seed=0)
     policy.act(ONE)
     assert repr(handle).startswith(
-        "<KeyStone: K=4, rule medoid, adapter site, plain path, 1 rounds; last: medoid chose candidate "
+        "<KeyStone: K=4, rule medoid, adapter site, plain path, 1 rounds; last: medoid selected candidate "
     )
 
 

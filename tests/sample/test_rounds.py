@@ -1,5 +1,6 @@
 """Rounds: where noise comes from, replaying, memory, broken candidates, methods named by the user."""
 
+import copy
 import functools
 import gc
 import logging
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 import keystone_robotics as keystone
 from keystone_robotics import KeystoneError, NoValidCandidate
 from keystone_robotics.handle import RoundEvent
+from keystone_robotics.sample import engine as engine_module
 from keystone_robotics.sample.noise import initial_noise
 from tiny import POLICIES, Batch
 
@@ -585,3 +587,68 @@ def test_previous_chunk_is_handed_over_and_forgotten(name: str, monkeypatch: pyt
     assert first is None
     torch.testing.assert_close(torch.as_tensor(second), rounds[0].selection.chunk[:, steps:].double())
     assert after_reset is None
+
+
+# What a review found
+
+
+def test_one_candidate_that_fits_into_memory_proves_nothing_about_several(quick: Any, monkeypatch: Any) -> None:
+    """The first round halves K to 1; the next, with a wrong draw, must be checked."""
+    handle = keystone.attach(quick, k=4)
+    draw = engine_module.SeededRequest.draw
+
+    def small(self: Any, path: str, k: int) -> Any:
+        if k > 1:
+            raise torch.cuda.OutOfMemoryError("full")
+        return draw(self, path, k)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module.SeededRequest, "draw", small)
+        predict(quick)
+
+    def wrong(self: Any, path: str, k: int) -> Any:
+        candidates, noises = draw(self, path, k)
+        return candidates + 1, noises
+
+    monkeypatch.setattr(engine_module.SeededRequest, "draw", wrong)
+    with pytest.raises(KeystoneError, match="self-check failed"):
+        predict(quick)
+    assert handle.k == 4
+
+
+def test_a_rehearsal_evicts_no_kept_round(quick: Any) -> None:
+    handle = keystone.attach(quick, k=4, keep=1)
+    predict(quick)
+    with handle.rehearsal():
+        predict(quick)
+    assert handle.replay(0).shape[:2] == (1, 4)
+
+
+def test_what_outlives_a_round_holds_no_autograd_graph() -> None:
+    class Policy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+
+        def act(self, observation: Tensor) -> Tensor:
+            return observation[:, None] + self.scale * torch.randn(len(observation), 8, 2)
+
+    policy = Policy()
+    handle = keystone.attach(policy, k=4, site="act")
+    rounds = listen(handle)
+    assert policy.act(torch.zeros(1, 2)).requires_grad, "the caller may differentiate"
+    assert not rounds[0].candidates.requires_grad
+    assert not handle.last.chunk.requires_grad
+    copy.deepcopy(policy)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("rule", "mediod"), ("metric", "l3"), ("execute", 0), ("space", 7), ("rule", "coherent")]
+)
+def test_settings_of_a_handle_are_checked_when_they_are_set(quick: Any, name: str, value: Any) -> None:
+    handle = keystone.attach(quick, k=4)
+    with pytest.raises((KeystoneError, ValueError, TypeError)):
+        setattr(handle, name, value)
+    handle.rule = "medoid"
+    predict(quick)
+    assert handle.last.rule == "medoid"

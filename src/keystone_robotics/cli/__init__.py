@@ -54,7 +54,11 @@ def main(args: Sequence[str] | None = None) -> int:
     commands = {
         name: importlib.import_module(f"keystone_robotics.cli.{module}").run for name, module in COMMANDS.items()
     }
-    commands |= {entry.name: entry.load() for entry in entry_points(group=GROUP)}
+    for entry in entry_points(group=GROUP):
+        try:
+            commands[entry.name] = entry.load()
+        except Exception as error:  # noqa: PERF203 (a broken distribution must not end the other commands)
+            sys.stderr.write(f"keystone: the command {entry.name} of {entry.value} cannot be loaded: {error}\n")
     if args and args[0] in STUDY and args[0] not in commands:
         return _refuse(
             f"`keystone {args[0]}` belongs to the study, which is not installed: pip install keystone-study "

@@ -175,6 +175,7 @@ def start(settings: EvaluationConfig) -> Worker:
         if _latest is not None:
             _latest[1].close()
         _latest = key, Worker(settings)
+    _latest[1].settings = settings  # what is not in the key (latency, arms) may have changed
     return _latest[1]
 
 

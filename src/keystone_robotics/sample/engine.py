@@ -30,7 +30,7 @@ from keystone_robotics.sample.seeds import current_seeds, row_seeds, seeds_for_r
 from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.timer import Mark, RoundTimer
 from keystone_robotics.sample.vectorise import sample_vectorised
-from keystone_robotics.select import Selection
+from keystone_robotics.select import Selection, select
 
 log = logging.getLogger("keystone")
 
@@ -134,10 +134,11 @@ class Engine:
 
     def run(self, request: SampleRequest) -> Any:
         """One round: what the caller of the overridden method gets, made from the selected chunk of each row."""
-        if self.untouched:
+        k = self.k  # read once: it may change while the round runs
+        if self.is_own_code(k):
             return self.run_single(request.single, request.chunk)
         with self.timer.round():
-            round = self._next_round(request)  # noise
+            round = self._next_round(request, k)  # noise
             trace = self._draw(round)  # path, draw, verify
             begin = Mark.now()
             selection = self.selector.select(trace.candidates, request.delay)  # select
@@ -162,7 +163,7 @@ class Engine:
             try:
                 candidates = chunk(value).detach().unsqueeze(1)
                 sampled = self.wait(candidates.device)
-                selection = self.selector.select(candidates)
+                selection = select(candidates, "first")
                 times = self.timer.end(candidates.device, sampled, Mark.now().host - sampled.host)
             except Exception as error:  # a chunk that is not finite, say: with K = 1 that is the policy's own affair
                 log.debug("KeyStone: a round with K = 1 is not reported: %s", error)
@@ -184,7 +185,7 @@ class Engine:
         """Whether a round with K candidates is the policy's own code."""
         return k == 1 and self.temperature == 1.0 and self.seed is None and current_seeds(id(self)) is None
 
-    def _next_round(self, request: SampleRequest) -> SeededRequest:
+    def _next_round(self, request: SampleRequest, k: int) -> SeededRequest:
         with self.lock:
             number = self.rounds
             self.rounds += not self._is_rehearsal
@@ -199,8 +200,7 @@ class Engine:
         else:
             with global_generator:
                 seeds = row_seeds(int(torch.randint(2**63 - 1, ())), batch)
-        # K is read once: it may change while the round runs.
-        return SeededRequest(number, seeds, request, self.temperature, SamplingContext.of(request), self.k)
+        return SeededRequest(number, seeds, request, self.temperature, SamplingContext.of(request), k)
 
     # ---- path, draw, verify
 
@@ -251,11 +251,12 @@ class Engine:
             except Exception as error:  # whatever it is: the plain path does without it, or fails for the same reason
                 problem = _describe(error)
             if not problem:
-                self.paths.proved.add(round.context)
-                self._conclude(finding)
+                if finding.k > 1:
+                    self.paths.proved.add(round.context)
+                self._conclude(finding, round.k)
                 return trace
         trace, finding = plain or self._sample_and_compare(round, "plain")
-        self._conclude(finding)
+        self._conclude(finding, round.k)
         if problem and round.context is not None:
             self.paths.refuse(round.context, problem)
         return trace
@@ -302,10 +303,11 @@ class Engine:
         how = Comparison(self.check == "all", precision or dtype, round.temperature > 0)
         return trace, verify(round.request, trace, how, self.timer)
 
-    def _conclude(self, finding: Finding) -> None:
+    def _conclude(self, finding: Finding, k: int) -> None:
         if finding.problem:
             raise KeystoneError(f"KeyStone's self-check failed: {finding.problem}")
-        self.verified, self.finding = True, finding
+        # One candidate, where memory was too small for more, proves nothing about several.
+        self.verified, self.finding = self.verified or finding.k > 1 or k == 1, finding
         log.info("KeyStone self-check passed: %s", finding)
 
     # ---- emit
@@ -314,18 +316,20 @@ class Engine:
         times = self.timer.end(trace.candidates.device, trace.sampled, seconds)
         self.path = trace.path
         k = trace.candidates.shape[1]
-        event = RoundEvent(round.number, round.seeds, trace.candidates, selection, trace.path, k, times)
+        # What outlives the round holds no autograd graph.
+        kept = selection._replace(chunk=selection.chunk.detach())
+        event = RoundEvent(round.number, round.seeds, trace.candidates.detach(), kept, trace.path, k, times)
         with self.lock:
-            if self.keep:
+            if self.keep and not (self._is_rehearsal and self.k_given):
                 self.kept[round.number] = round, trace.path, k
             if not self._is_rehearsal:
-                self.last = selection
+                self.last = kept
                 self.counters.add(event)
         self.forget_kept()
         if self._is_rehearsal:
             self._rehearsing.listeners.emit(event)
             return
-        self.selector.remember(selection)
+        self.selector.remember(kept)
         self.listeners.emit(event)
 
     # ---- what the handle, overrides and listeners ask for

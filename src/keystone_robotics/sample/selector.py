@@ -38,8 +38,7 @@ class Selector:
     space: ActionSpace | None = None
     execute: int | None = None
     _previous: Tensor | None = field(default=None, repr=False)
-    _completed: dict[Any, ActionSpace] = field(default_factory=dict, repr=False)
-    _completed_for: ActionSpace | None = field(default=None, repr=False)
+    _completed: dict[Any, tuple[ActionSpace | None, ActionSpace]] = field(default_factory=dict, repr=False)
     _warned: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -93,20 +92,20 @@ class Selector:
         self._check_window(window)
         if window is None:
             return given
-        if given is not self._completed_for:  # the caller has set another one
-            self._completed_for = given
-            self._completed.clear()
         steps, dims = candidates.shape[2:]
         key = (window, delay, steps, dims)
-        if key not in self._completed:
-            start = min(window.start + delay, steps - 1)
-            space = ActionSpace() if given is None else given
-            self._completed[key] = replace(
-                space,
-                dims=min(window.dims or dims, dims) if space.dims is None else space.dims,
-                steps=range(start, min(start + window.steps, steps)) if space.steps is None else space.steps,
-            )
-        return self._completed[key]
+        known = self._completed.get(key)
+        if known is not None and known[0] is given:
+            return known[1]
+        start = min(window.start + delay, steps - 1)
+        space = ActionSpace() if given is None else given
+        completed = replace(
+            space,
+            dims=min(window.dims or dims, dims) if space.dims is None else space.dims,
+            steps=range(start, min(start + window.steps, steps)) if space.steps is None else space.steps,
+        )
+        self._completed[key] = given, completed
+        return completed
 
     def _rule(self, rows: int) -> Rule:
         """The rule, told what the previous chunk had planned from now on, if it wants to know."""

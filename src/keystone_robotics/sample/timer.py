@@ -120,8 +120,9 @@ class RoundTimer:
         """Times of the round so far: candidates were there at ``sampled``, and selecting took ``select`` seconds."""
         state = self._thread
         begin = state.begin or sampled
-        before = [call for call in state.calls if call.end.host <= begin.host]
-        encode = sum(call.begin.until(call.end, device) for call in before)
+        # The last call of each: others were outside of rounds (training).
+        before = {call.name: call for call in state.calls if call.end.host <= begin.host}
+        encode = sum(call.begin.until(call.end, device) for call in before.values())
         mixed = False
         # A step after that is one of the self-check's.
         if state.first_step is not None and state.first_step.host <= sampled.host:

@@ -132,7 +132,9 @@ def group_radius(distances: Floats, typical: float, metric: str) -> float:
     2.502
     """
     half = (len(distances) + 1) // 2
-    radius = np.partition(distances, half - 1, axis=1)[:, half - 1].min() * (1 + JITTER)  # ties are not decided by rounding
+    radius = np.partition(distances, half - 1, axis=1)[:, half - 1].min() * (
+        1 + JITTER
+    )  # ties are not decided by rounding
     inside = distances <= radius
     core = inside[int((inside.sum(1) >= half).argmax())]
     diameter = float(distances[np.ix_(core, core)].max())

@@ -23,15 +23,12 @@ class EncodeSampleOverride(SamplerOverride):
         sample, engine = super().sample, self._keystone  # type: ignore[misc]
 
         _check_rows(context, len(noise))
-
-        def original() -> Tensor:
-            # The caller's own noise if nothing is to be chosen; else it is drawn again, where the self-check can replace it.
-            chunk: Tensor = sample(context, noise if engine.untouched else torch.randn_like(noise))
-            return chunk
-
+        if engine.untouched:
+            return engine.run_single(lambda: sample(context, noise))
         return engine.run(
             SampleRequest(
-                single=original,
+                # Not the caller's noise: it is drawn again, where the self-check can replace it.
+                single=lambda: sample(context, torch.randn_like(noise)),
                 wide=lambda noises, k: sample(tree_map(lambda value: widen(value, k), context), noises),
                 noise=NoiseSpec.like(noise, noise.shape[1:]),
                 stochastic=bool(getattr(self, "stochastic", False)),
