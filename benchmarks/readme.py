@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 
+from keystone_study.markdown import markdown_table
+
 from benchmarks import fast_tables
 from benchmarks.harness import RESULTS, ROOT
-from keystone_study.markdown import markdown_table
 
 BRANCHES = {"one way": "guard: one group", "two ways": "clustering: two modes", "isotropic": "clustering: no structure"}
 

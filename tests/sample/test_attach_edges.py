@@ -221,7 +221,7 @@ def test_the_handle_says_what_is_on(policy):
     handle = keystone.attach(policy, k=4, site="act", rule="medoid", seed=0)
     policy.act(ONE)
     assert repr(handle).startswith(
-        "<KeyStone: K=4, rule medoid, adapter site, plain path, 1 rounds; last: medoid chose candidate "
+        "<KeyStone: K=4, rule medoid, adapter site, plain path, 1 rounds; last: medoid selected candidate "
     )
 
 
@@ -301,4 +301,4 @@ def test_a_rule_that_cannot_look_back_says_why(policy, caplog):
     for _ in range(3):
         policy.act(ONE)
     (warning,) = caplog.records
-    assert "it is not known how many steps of a chunk are executed (give execute=…)" in warning.message
+    assert "the number of executed steps is unknown (give execute=…)" in warning.message
