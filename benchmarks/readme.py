@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from keystone_study.markdown import markdown_table
-
 from benchmarks import fast_tables
 from benchmarks.harness import RESULTS, ROOT
+from keystone_robotics.tables import as_markdown
 
 BRANCHES = {"one way": "guard: one group", "two ways": "clustering: two modes", "isotropic": "clustering: no structure"}
 
@@ -33,7 +32,7 @@ def main_table() -> str:
     if not path.exists():
         return "(not run yet: `keystone reproduce main`)"
     results = json.loads(path.read_text())
-    return markdown_table(results["overview"]) + "\n" + results["legend"]
+    return as_markdown(results["overview"]) + "\n\n" + results["legend"]
 
 
 def confirm_table() -> str:
@@ -42,7 +41,7 @@ def confirm_table() -> str:
     if not path.exists():
         return "(not run yet: `keystone reproduce confirm`)"
     heading, *rows = json.loads(path.read_text())["overview"]
-    return markdown_table([row[:10] for row in (heading, *rows)])
+    return as_markdown([row[:10] for row in (heading, *rows)]) + "\n"
 
 
 def throughput_line() -> str:

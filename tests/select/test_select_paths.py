@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from selection_oracle import KINDS, shape_of
 
 import keystone_robotics as keystone
-from keystone_robotics.select import engine
+from keystone_robotics.select import engine, metrics
 from keystone_robotics.select.rounds import Candidates
 
 INITS = st.sampled_from(["random", "first", "farthest", "best"])
@@ -160,3 +160,11 @@ def test_a_seed_is_a_whole_number(seed):
     engine.starting_order.cache_clear()  # True would find the order of 1
     with pytest.raises(TypeError, match="expected a whole number"):
         keystone.select(np.zeros((3, 2, 2)), seed=seed)
+
+
+def test_the_kernel_has_the_constants_of_the_path_without_it():
+    """They are written twice, because numba's cache on disk knows when the kernel's file changes, and no other."""
+    kernel = engine.compiled_kernel()
+    assert kernel is not None
+    for name in ("CANCELLED", "EPSILON", "GROUP_DIAMETERS", "JITTER", "LARGEST", "ROUNDING"):
+        assert getattr(kernel, name) == getattr(metrics, name)

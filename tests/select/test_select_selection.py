@@ -39,7 +39,7 @@ def test_prints_one_line():
 def test_prints_what_was_dropped():
     with pytest.warns(RuntimeWarning):
         selection = keystone.select(broken(TWO_WAYS), "first")
-    assert str(selection).startswith("first selected candidate 0 of 5: consensus 0.75")
+    assert str(selection).startswith("first selected candidate 0 of 5: consensus 0.50")
     assert str(selection).endswith("; dropped 1 that were not finite")
 
 

@@ -20,7 +20,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from keystone_robotics.select.metrics import CANCELLED, EPSILON, GROUP_RADIUS, JITTER, LARGEST, ROUNDING
+# Numba's cache on disk knows when this file changes, and no other: the constants of `metrics`, written here once more.
+CANCELLED, EPSILON, GROUP_DIAMETERS = 1e-2, 1e-8, 1.251
+JITTER, LARGEST, ROUNDING = 1e-5, 1e15, 1e-13
 
 Array = NDArray[Any]
 
@@ -477,8 +479,8 @@ def _nearest_to_mean(features, b, rows, n, metric, s):
 
 
 @_strict
-def _half_radius(distances, n, values):
-    """Radius of the smallest ball around a candidate that holds half of the candidates."""
+def _core_diameter(distances, n, values):
+    """Largest distance within the tightest half: the smallest ball around a candidate that holds half of the candidates."""
     half = (n + 1) // 2
     best = np.inf
     for i in range(n):
@@ -489,7 +491,20 @@ def _half_radius(distances, n, values):
             for j in range(n):
                 values[j] = distances[i, j]
             best = _smallest(values, n, half - 1)
-    return best
+    best *= 1 + JITTER  # ties are not decided by rounding
+    for centre in range(n):
+        inside = 0
+        for j in range(n):
+            inside += distances[centre, j] <= best
+        if inside >= half:
+            break
+    diameter = 0.0
+    for i in range(n):
+        if distances[centre, i] <= best:
+            for j in range(i):
+                if distances[centre, j] <= best:
+                    diameter = max(diameter, distances[i, j])
+    return diameter
 
 
 @_strict
@@ -643,7 +658,7 @@ def _select_round(features, b, rows, n, steps, order, rule, s, indices, sizes, m
         agreeing = sizes[b, 0]
         if indices[b, 1] == 0:
             rounding = JITTER * JITTER if metric == 2 else JITTER * motion
-            radius = max(GROUP_RADIUS * _half_radius(s.distances, n, s.values), rounding)
+            radius = max(GROUP_DIAMETERS * _core_diameter(s.distances, n, s.values), rounding)
             agreeing = 0
             for i in range(n):
                 agreeing += s.distances[winner, i] <= radius

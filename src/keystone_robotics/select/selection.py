@@ -20,8 +20,8 @@ class Selection(NamedTuple):
         sizes: (C,) members of each cluster, the winner's first.
         clustered: whether the candidates were split into clusters.
         consensus: share of the valid candidates in the winning group, 1/K to 1. The group is the winning cluster; where nothing
-            was clustered, the candidates within twice the half radius of candidate ``index``, the half radius being that of the
-            smallest ball around a candidate that holds half of them. 1 for one candidate, 1/2 for two that differ.
+            was clustered, the candidates within 1.25 core diameters of candidate ``index``, the core being the tightest
+            half of them. 1 for one candidate, 1/2 for two that differ.
         spread: the guard's s, distance of the mean to the medoid over the median distance; 0 for one candidate.
         median_distance: lower median of the pairwise distances over what counts; 0 for one candidate.
         dispersion: d / (d + m), 0 to 1: d the median distance, m the typical motion, which is the distance of the medoid
