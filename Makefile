@@ -1,7 +1,7 @@
-# Everything a newcomer or a CI runner needs. `make help` lists the targets.
+# Targets for development and CI; `make help` lists them.
 SHELL := bash
 PYTHON := .venv/bin/python
-# One thread per process: timings become comparable and parallel tests do not fight over cores.
+# One thread per process: comparable timings, and parallel tests do not compete for cores.
 OUT ?= out
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
@@ -9,7 +9,7 @@ ifeq ($(shell uname),Linux)
 export MUJOCO_GL ?= egl
 endif
 export SDL_VIDEODRIVER ?= dummy
-# Where this is set, each of the many processes that tests start would compile LeRobot from source, which takes 20 s.
+# If set, every subprocess of the tests would recompile LeRobot's bytecode, which takes 20 s.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test check test-core test-upstream bench bench-quick bench-upstream format clean
@@ -20,7 +20,7 @@ help: ## list the targets
 setup: ## create or refresh the environment in .venv
 	@scripts/setup.sh
 
-demo: setup ## run the main job on the embedded default
+demo: setup ## evaluate a small policy on Meta-World and write out/demo/index.html
 	@.venv/bin/keystone demo --out "$(OUT)"
 
 test: check ## lint, types, layers, tests
@@ -32,16 +32,16 @@ check: setup ## lint, types, layers
 	@$(PYTHON) -m mypy
 	@.venv/bin/lint-imports --no-logo
 
-format: setup ## let ruff rewrite what it can
+format: setup ## apply ruff's fixes and formatting
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
 
-test-core: ## the core on every Python from 3.10 to 3.13 that is here, with torch and numpy alone
+test-core: ## test the core on the installed Pythons 3.10 to 3.13 with torch and numpy only
 	@scripts/test_core.sh
 
 TESTS ?= $(wildcard upstream/test_*.py)
 UPSTREAM_PYTHON ?= $(PYTHON)
-test-upstream: ## the adapters on other projects' own code, in KEYSTONE_UPSTREAM (docs/upstream.md)
+test-upstream: ## test the adapters on other projects' code in KEYSTONE_UPSTREAM (docs/upstream.md)
 	@failed=; for tests in $(TESTS); do \
 	  PYTHONPATH=src:tests:upstream $(UPSTREAM_PYTHON) -m pytest -p no:cacheprovider $(if $(RECORD),--record) $$tests || failed="$$failed $$tests"; \
 	done; if [ "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
@@ -49,11 +49,11 @@ test-upstream: ## the adapters on other projects' own code, in KEYSTONE_UPSTREAM
 bench: setup ## all benchmarks in 20 minutes; results under benchmarks/results/
 	@$(PYTHON) -m benchmarks.suite
 
-bench-quick: setup ## the same in two minutes on free cores, less exactly; results under benchmarks/results/quick/
+bench-quick: setup ## the same in two minutes on idle cores, less precise; results under benchmarks/results/quick/
 	@$(PYTHON) -m benchmarks.suite --quick
 
 CHECKOUTS ?= Isaac-GR00T-N1.5 Isaac-GR00T-N1.6 Isaac-GR00T-N1.7 starVLA X-VLA FastWAM openpi
-bench-upstream: ## whole rounds on other projects' own code, in KEYSTONE_UPSTREAM (docs/upstream.md)
+bench-upstream: ## benchmark whole rounds on other projects' code in KEYSTONE_UPSTREAM (docs/upstream.md)
 	@failed=; for name in $(CHECKOUTS); do \
 	  PYTHONPATH=src:. $(UPSTREAM_PYTHON) -m benchmarks.whole_round_upstream $$name || failed="$$failed $$name"; \
 	done; if [ "$$failed" ]; then echo "failed:$$failed"; exit 1; fi

@@ -44,8 +44,8 @@ def loop_row(
     """Four steps of the transformer, preparation included; on the fast path also with a compiled step."""
     import torch
 
-    from keystone_robotics.sample.families.groot.denoiser import SharedDiT, run_blocks
-    from keystone_robotics.sample.kit.lengths import lengths_vary
+    from keystone_robotics.sample.families.groot.denoiser import SharedDiT, run_network
+    from keystone_robotics.sample.kit.lengths import mark_dynamic_lengths
     from keystone_robotics.sample.kit.widen import widen
 
     generator = torch.Generator().manual_seed(0)
@@ -59,15 +59,15 @@ def loop_row(
         wide = widen(context, rows)
         return [network(candidates[:rows], wide, torch.full((rows,), time), **masks) for time in TIMES]
 
-    def fast(run: Any = run_blocks) -> Any:
+    def fast(run: Any = run_network) -> Any:
         shared = SharedDiT(network, context, torch.tensor(TIMES), visible, image, run)
-        if run is not run_blocks:  # as the adapter does it: compiled for contexts of every length
-            lengths_vary(seen for seen in shared.seen if seen is not None)
+        if run is not run_network:  # as the adapter does it: compiled for contexts of every length
+            mark_dynamic_lengths(one for one in shared.keys_values if one is not None)
         return [shared(candidates, step) for step in range(len(TIMES))]
 
     variants = {"single": lambda: authors(1), "authors": lambda: authors(k), "fast": fast}
     if compiled:
-        variants["compiled"] = partial(fast, torch.compile(run_blocks))
+        variants["compiled"] = partial(fast, torch.compile(run_network))
     return {
         "case": f"groot, K = {k}, {context_tokens} context tokens, {tokens} tokens a candidate",
         "layers": BLOCKS,

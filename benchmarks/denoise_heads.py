@@ -64,7 +64,7 @@ def vla_jepa(k: int, rounds: int) -> dict[str, Any]:
     from lerobot.policies.vla_jepa.action_head import DiT
 
     from keystone_robotics.sample.families.groot.denoiser import SharedDiT
-    from keystone_robotics.sample.families.vla_jepa.denoiser import renamed
+    from keystone_robotics.sample.families.vla_jepa.denoiser import as_groot_dit
     from keystone_robotics.sample.kit.widen import widen
 
     network = DiT(12, 64, output_dim=1024, num_layers=2, dropout=0.2, cross_attention_dim=2048)
@@ -76,7 +76,7 @@ def vla_jepa(k: int, rounds: int) -> dict[str, Any]:
         return [network(tokens[:many], widen(context, many), time.expand(many)) for time in times]
 
     def fast(many: int) -> Any:
-        shared = SharedDiT(renamed(network), context, times)
+        shared = SharedDiT(as_groot_dit(network), context, times)
         return [shared(tokens[:many], step) for step in range(STEPS)]
 
     return row("vla_jepa", k, 32, "2 of 16 layers", rounds, authors, fast)

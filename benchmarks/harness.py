@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from keystone_robotics.files import written_whole
+from keystone_robotics.files import atomic_write
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -76,6 +76,6 @@ def results_folder(quick: bool) -> Path:
 def write_json(name: str, found: Any, quick: bool) -> Path:
     """Write a result as ``name``.json; its path."""
     path = results_folder(quick) / f"{name}.json"
-    with written_whole(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(json.dumps(found, indent=1) + "\n")
     return path

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keystone_robotics.files import written_whole
+from keystone_robotics.files import atomic_write
 
 INTRODUCTION = """\
 # All benchmarks
@@ -66,6 +66,6 @@ def write(folder: Path, seconds: Mapping[str, float]) -> Path:
         (record, json.dumps({"seconds": known}, indent=1) + "\n"),
         (path, page(results(folder), known)),
     ):
-        with written_whole(target) as draft:
+        with atomic_write(target) as draft:
             draft.write_text(text)
     return path

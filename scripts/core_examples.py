@@ -1,4 +1,4 @@
-"""Runs the examples in the documentation of the core with nothing but the standard library, torch and numpy installed."""
+"""Runs the docstring examples of the core in an environment with only torch and numpy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> int:
     """Number of failed examples, as an exit code."""
     present = [name for name in NOT_CORE if importlib.util.find_spec(name)]
     if present:
-        sys.exit(f"not alone: {', '.join(present)} can be imported here")
+        sys.exit(f"expected only torch and numpy, but {', '.join(present)} can be imported")
     if engine.compiled_kernel() is not None:
         sys.exit("the compiled kernel loaded without numba")
     failed = attempted = 0

@@ -11,24 +11,27 @@ LEROBOT = "0.6.1"
 
 
 def tables() -> str:
-    """The policies that KeyStone is attached to, then those it refuses."""
+    """Supported policies, then refused ones."""
     lerobot = [adapter for adapter in ADAPTERS.values() if adapter.project == "LeRobot"]
     supported = [adapter for adapter in lerobot if not adapter.refusal]
     refused = [adapter for adapter in lerobot if adapter.refusal]
     lines = ["| policy type | policy | what the K candidates share | LeRobot | on a GPU |", "|---|---|---|---|---|"]
     lines += [f"| `{a.name}` | {title(a)} | {a.shared_context} | {LEROBOT} | no |" for a in supported]
-    lines += ["", "Refused, with the reason that the error gives:", "", "| policy type | reason |", "|---|---|"]
+    lines += ["", "Refused, with the reason given in the error:", "", "| policy type | reason |", "|---|---|"]
     lines += [f"| `{a.name}` | {a.refusal} |" for a in refused]
     others = [adapter for adapter in ADAPTERS.values() if adapter.project not in ("LeRobot", "any")]
     lines += ["", "In their own repositories ([what was run](upstream.md)):", ""]
-    lines += ["| adapter | policy | what the K candidates share | to be told | on a GPU |", "|---|---|---|---|---|"]
-    lines += [f"| `{a.name}` | {title(a)} | {a.shared_context} | {told(a)} | no |" for a in others]
+    lines += [
+        "| adapter | policy | what the K candidates share | required option | on a GPU |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [f"| `{a.name}` | {title(a)} | {a.shared_context} | {required_option(a)} | no |" for a in others]
     return "\n".join(lines) + "\n"
 
 
-def told(adapter: Adapter) -> str:
-    """Whether the caller may have to say what of a chunk is real."""
-    return "`space=` (dims, steps), unless the policy knows" if adapter.padding_reason else "–"
+def required_option(adapter: Adapter) -> str:
+    """The option that gives the real part of a chunk, if the policy may not have it."""
+    return "`space=` (dims, steps), unless the policy has them" if adapter.padding_reason else "–"
 
 
 def title(adapter: object) -> str:
@@ -37,7 +40,7 @@ def title(adapter: object) -> str:
 
 
 def page() -> str:
-    """The whole page with the tables as they should be."""
+    """The page with regenerated tables."""
     before, rest = PAGE.read_text().split(BEGIN)
     return before + BEGIN + tables() + END + rest.split(END)[1]
 

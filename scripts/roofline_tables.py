@@ -28,7 +28,7 @@ def tables() -> dict[str, str]:
 
 
 def page() -> str:
-    """The whole page with the tables as they should be."""
+    """The page with regenerated tables."""
     text = PAGE.read_text()
     for name, table in tables().items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->\n"

@@ -1,4 +1,4 @@
-"""Draws the picture of the README, docs/images/selection.png: a made-up policy in front of an obstacle."""
+"""Draws the picture of the README, docs/images/selection.png: a synthetic policy in front of an obstacle."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LENGTH = 60.0  #: cm from start to goal, straight ahead
 OBSTACLE = (0.0, 30.0)  #: cm sideways and ahead
 RADIUS = 9.0  #: cm
 DETOUR = 18.0  #: cm sideways at the height of the obstacle
-SEED = 268  #: chosen for the looks: no label lies on a path
-LEFT = 11  #: candidates that go left where the policy is of two minds
+SEED = 268  #: chosen so that no label overlaps a path
+LEFT = 11  #: candidates that go left in the bimodal example
 
 
 def two_minds(seed: int = SEED) -> NDArray[np.float64]:

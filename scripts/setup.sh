@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Creates .venv with everything that is developed and tested here, at the versions in constraints.txt.
-# Does nothing when .venv was made from the same files already.
+# Creates .venv with all packages of this repository and their dependencies, at the versions in constraints.txt.
+# Does nothing if .venv was created from the same files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,10 +37,10 @@ fi
 echo "set-up: installing uv"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check "$(grep '^uv==' constraints.txt)" \
   || fail "pip could not install uv; is a package index reachable?"
-echo "set-up: installing keystone and what it is tested with (about 6 GB the first time, a minute or two)"
+echo "set-up: installing keystone and its test dependencies (about 6 GB the first time, a minute or two)"
 packages=(-e ".[dev]" -e ./study)
 for package in packages/*/; do [[ -f $package/pyproject.toml ]] && packages+=(-e "$package"); done
-# openpi-client asks for numpy < 2, which LeRobot cannot live with; what it uses of numpy is the same in 2 (tests/openpi_policy).
+# openpi-client requires numpy < 2, which conflicts with LeRobot; it works with numpy 2 (tests/openpi_policy).
 .venv/bin/uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --override <(echo "numpy>=1.24") "${packages[@]}" \
   || fail "the packages above could not be installed; run 'make clean' and try again, or see constraints.txt"
 echo "$state" >"$stamp"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The core must live inside other people's environments: Python 3.10 to 3.13, torch and numpy, nothing else.
-# For each of those Pythons that this machine has: an environment with only them, where every example in the docstrings of
-# select, sample and attach is run with the standard library's doctest; then the tests of the core, with the tools they need.
-# PYTHONS="3.10 3.13" limits it to some.
+# The core must run in other projects' environments: Python 3.10 to 3.13 with torch and numpy only.
+# For each of these Python versions on this machine: an environment with only these packages, where the docstring examples of
+# select, sample and attach run with the standard library's doctest; then the tests of the core, with the tools they need.
+# PYTHONS="3.10 3.13" limits the versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh

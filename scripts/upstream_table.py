@@ -10,7 +10,7 @@ BEGIN, END = "<!-- upstream:begin -->\n", "<!-- upstream:end -->\n"
 
 
 def table() -> str:
-    """One row for each checkout that was tested."""
+    """One row per tested checkout."""
     lines = [
         "| checkout | commit | date | result | largest difference to single calls | with | repeat |",
         "|---|---|---|---|---|---|---|",
@@ -34,7 +34,7 @@ def differences(run: dict[str, Any]) -> str:
 
 
 def page() -> str:
-    """The whole page with the table as it should be."""
+    """The page with the regenerated table."""
     before, rest = PAGE.read_text().split(BEGIN)
     return before + BEGIN + table() + END + rest.split(END)[1]
 

@@ -1,4 +1,4 @@
-"""``python -m keystone_robotics``: the command ``keystone``, of this Python and no other."""
+"""``python -m keystone_robotics``: the command ``keystone`` of this Python."""
 
 from keystone_robotics.cli import main
 

@@ -1,4 +1,4 @@
-"""`keystone.attach`: a policy that is still the same policy, now selecting among K candidates."""
+"""`keystone.attach`: make a policy select among K candidates, in place."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from keystone_robotics.spec import Spec
 
 log = logging.getLogger("keystone")
 
-#: Candidates of the first rounds with ``k="auto"``, before K is known.
-UNTIL_TUNED = 4
+#: Candidates per round with ``k="auto"`` before K is measured.
+K_BEFORE_TUNING = 4
 
 
 class ResetOverride(SamplerOverride):
-    """On the policy itself, where a rule remembers the previous chunk: a new episode has none."""
+    """On the policy itself, for rules that use the previous chunk: ``reset`` forgets it."""
 
     reset = Hook(lambda policy, own, *args, **kwargs: _reset(policy, own, *args, **kwargs))
 
@@ -47,40 +47,40 @@ def attach(
     profiles: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Handle:
-    """Let a policy draw K chunks a round and execute one of them. In place; everything else about it stays as it was.
+    """Make a policy draw K chunks per round and return one of them. Works in place; the policy keeps its type and interface.
 
     The context is encoded once per observation. With ``k=1``, no seed and temperature 1 the policy runs its own code, bit for
     bit. In the first round the candidates are compared with the policy's own single calls under the same noise; if they
-    differ (a new version of the framework, say), that round raises and nothing is executed.
+    differ (for example with a new version of the framework), that round raises and returns no chunk.
 
     Args:
-        policy: a policy, or an object that holds one (a server, a wrapper) or that it holds (its model, its action head).
+        policy: a policy, an object that holds one (a server, a wrapper), or its model or action head.
         spec: how candidates are drawn and one is selected: a `keystone.Spec`, its text (``"core-mean:k=16"``), or None for
             the defaults.
         site: for a policy without an adapter: the method (``"sample"``, ``"model.sample"``) that draws the noise and returns
             chunks (B, T, D); it is vectorised with ``torch.vmap``, and has one seed per round, not one per row.
         keep: how many of the last rounds `Handle.replay` can draw again (keeps their inputs in memory).
-        check: make the self-check in the first round; "all" compares every candidate, not only three.
+        check: run the self-check in the first round; "all" compares every candidate instead of three.
         profiles: for "auto": the folder of stored profiles; default ``KEYSTONE_PROFILES``, or one in the user's cache.
-        **options: fields of `keystone.Spec` and parameters of the rule, which go over ``spec``. Among them:
-            k (default 16): candidates per round; "auto" takes the largest that costs almost nothing, from a profile of this
-            policy on this device that `keystone.profile` stored, else from one that the second round makes (docs/profile.md).
+        **options: fields of `keystone.Spec` and parameters of the rule; they override ``spec``. Among them:
+            k (default 16): candidates per round; "auto" takes the largest K within 5 % of the latency of K = 1, from a stored
+            profile of this policy on this device, else measured after the second round (docs/profile.md).
             rule (default "keystone"): a name in `keystone.RULES` or a function, see `keystone.select`.
-            temperature (default 1): factor on the initial noise; below 1 the candidates lie closer together.
+            temperature (default 1): factor on the initial noise; below 1 the candidates are closer together.
             seed: makes the noise of all rounds reproducible; None draws from torch's global generator. For a single call:
             ``with handle.seeded(123): policy.select_action(batch)``.
-            space: what counts in distances. Where it names no ``dims`` or no ``steps``, the real dimensions and the executed
-            steps count, as the policy tells; ``window="chunk"`` counts all. Required where chunks are padded and the policy
-            cannot tell (GR00T's action head, X-VLA).
-            execute: steps of a chunk that are executed before the next round, if not as many as the policy's configuration
-            says; only they count in distances, unless ``space`` names others, and rules that look back look past them.
+            space: dimensions and steps used in distances. Defaults for ``dims`` and ``steps`` are the policy's real dimensions
+            and executed steps; ``window="chunk"`` uses all steps. Required if chunks are padded and the policy does not have
+            the real dimensions (GR00T's action head, X-VLA).
+            execute: steps of a chunk that are executed before the next round; default the policy's configuration. Distances
+            use these steps unless ``space`` names others; rules that use the previous chunk compare with the steps after them.
             metric (default "l2"): "l2", "l1" or "cosine".
-            fast (default True): draw on the adapter's fast path, if it has one and the self-check finds it exact (so with
-            ``check=False`` it is not used); `Handle.path` tells which path is at work. See docs/fast.md.
-            compile (default False): compile the denoising step with ``torch.compile``; the first rounds take a minute or so.
+            fast (default True): draw on the adapter's fast path, if it has one and the self-check finds it exact (not with
+            ``check=False``); `Handle.path` is the path in use. See docs/fast.md.
+            compile (default False): compile the denoising step with ``torch.compile``; the first rounds take about a minute.
 
     Raises:
-        KeystoneError: if the policy cannot be attached to; the message says why.
+        KeystoneError: if the policy cannot be attached to; the message gives the reason.
 
     >>> import torch, keystone_robotics as keystone
     >>> class Policy(torch.nn.Module):
@@ -96,7 +96,7 @@ def attach(
     """
     spec = Spec.of(spec, **options)
     automatic = spec.k == "auto"
-    candidates: Any = UNTIL_TUNED if automatic else spec.k
+    candidates: Any = K_BEFORE_TUNING if automatic else spec.k
     whole("keep", keep, least=0)
     if check not in (True, False, "all"):
         raise ValueError(f"check={check!r}: expected True, False or 'all'")
@@ -136,7 +136,7 @@ def attach(
 
         AutoK(handle, profiles).subscribe()
     warm_up()
-    path = "" if check else "; plain path, since without the self-check no other can prove to be exact"
+    path = "" if check else "; plain path, since the fast path requires the self-check"
     log.info(
         "KeyStone on: K=%s, rule %s, adapter %s, shared: %s%s",
         spec.k, bound.name, adapter.name, adapter.shared_context, path,
@@ -145,9 +145,9 @@ def attach(
 
 
 def reattach(handle: Handle) -> None:
-    """Attach a detached handle to its policy again, with its settings and what its self-check found.
+    """Attach a detached handle to its policy again, with its settings and the result of its self-check.
 
-    For callers that alternate between handles of one policy which does not change meanwhile.
+    For callers that alternate between handles of one policy; the policy must not change in between.
     """
     engine = handle.engine
     _check_free(engine.owner)
@@ -171,7 +171,7 @@ def _check_free(policy: Any) -> None:
 
 
 def detach(policy: Any) -> None:
-    """Give an attached policy its own classes back; no attribute is left behind. Does nothing if it is not attached.
+    """Restore the original classes of an attached policy and remove all attributes. Does nothing if it is not attached.
 
     >>> keystone_was_never_attached = object()
     >>> detach(keystone_was_never_attached)
@@ -182,7 +182,7 @@ def detach(policy: Any) -> None:
 
 
 def attached(policy: Any) -> Handle | None:
-    """The handle of an attached policy, for example one that a command-line flag attached; None if it is not.
+    """The handle of an attached policy, for example one attached by a command-line flag; else None.
 
     >>> attached(object()) is None
     True

@@ -1,4 +1,4 @@
-"""Errors that callers may want to catch by name, and the wording they share."""
+"""Public exceptions, and a helper for messages about unknown names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class KeystoneError(Exception):
-    """What went wrong with a policy, a checkpoint or its candidates; wrong arguments are ValueError and TypeError.
+    """An error of a policy, a checkpoint or its candidates; wrong arguments raise ValueError and TypeError.
 
     >>> issubclass(NoValidCandidate, KeystoneError)
     True
@@ -27,7 +27,7 @@ class NoValidCandidate(KeystoneError, ValueError):
 
 
 def nearest_name(name: object, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: the closest known one, then all of them.
+    """Suffix of an error message about an unknown name: the closest known name, then all of them.
 
     >>> nearest_name("mediod", ["medoid", "mean"])
     "did you mean 'medoid'? Known: mean, medoid"

@@ -1,4 +1,4 @@
-"""Writing files atomically: an interruption never leaves half a file behind."""
+"""Writing files atomically: an interruption never leaves a partial file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from keystone_robotics.errors import KeystoneError
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A path beside ``path`` to write to; what was written takes its place at the end, and vanishes on any error.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to; it replaces ``path`` at the end, and is deleted on any error.
 
-    Every call has a path of its own: threads, and machines that share a folder, may write the same file at the same time.
+    Every call has its own temporary path: threads, and machines that share a folder, may write the same file concurrently.
     """
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     try:
@@ -31,7 +31,7 @@ def write_file(path: Path, text: str) -> None:
         KeystoneError: if it cannot be written.
     """
     try:
-        with written_whole(path) as draft:
+        with atomic_write(path) as draft:
             draft.write_text(text)
     except OSError as error:
         raise KeystoneError(f"cannot write {path}: {error.strerror}") from None

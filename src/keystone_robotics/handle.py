@@ -1,4 +1,4 @@
-"""What `keystone.attach` returns: a view on the engine of an attached policy."""
+"""The handle that `keystone.attach` returns: a view of the engine of an attached policy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Handle:
     """The last selection of an attached policy, counters, listeners, and settings that may change between rounds.
 
     Attributes:
-        engine: what is attached; handles of the same engine are equal.
+        engine: of the policy; handles of the same engine are equal.
     """
 
     engine: Engine
@@ -44,7 +44,7 @@ class Handle:
 
     @property
     def adapter(self) -> str:
-        """Name of the adapter at work."""
+        """Name of the adapter."""
         return self.engine.adapter.name
 
     @property
@@ -73,7 +73,7 @@ class Handle:
 
     @property
     def metric(self) -> str:
-        """Of distances: "l2", "l1" or "cosine"; may be changed between rounds."""
+        """Metric of distances: "l2", "l1" or "cosine"; may be changed between rounds."""
         return self.engine.selector.metric
 
     @metric.setter
@@ -83,7 +83,7 @@ class Handle:
 
     @property
     def space(self) -> ActionSpace | None:
-        """What counts in distances; what it leaves open comes from the policy. May be changed between rounds."""
+        """Dimensions and steps used in distances, with defaults from the policy; may be changed between rounds."""
         return self.engine.selector.space
 
     @space.setter
@@ -94,7 +94,7 @@ class Handle:
 
     @property
     def execute(self) -> int | None:
-        """Steps of a chunk that are executed; None for what the policy's configuration says. May be changed."""
+        """Executed steps of a chunk; None for the policy's configuration. May be changed between rounds."""
         return self.engine.selector.execute
 
     @execute.setter
@@ -115,7 +115,7 @@ class Handle:
 
     @property
     def stats(self) -> dict[str, float]:
-        """Counters since attaching: rounds, chunks selected, how many were clustered, candidates dropped as non-finite, mean
+        """Counters since attaching: rounds, selected chunks, how many were clustered, candidates dropped as non-finite, mean
         consensus and dispersion, and seconds spent sampling and selecting.
         """
         with self.engine.lock:
@@ -124,30 +124,30 @@ class Handle:
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with a `RoundEvent` after every round; returns the function that removes it.
 
-        Any number of listeners. One that raises is logged and removed; it never costs a round.
+        Any number of listeners. One that raises is logged and removed; the round continues.
         """
         return self.engine.listeners.subscribe(listener)
 
     def seeded(self, seeds: Sequence[int] | Iterator[int] | int) -> AbstractContextManager[None]:
-        """Within ``with handle.seeded(7):`` the noise follows from the seed, or from one seed for each row of the batch; of an
+        """Within ``with handle.seeded(7):`` the noise is derived from the seed, or from one seed per row of the batch; with an
         iterator every row of every round takes the next.
         """
         return seed_scope(id(self.engine), seeds)
 
     def rehearsal(self, *listeners: Listener) -> AbstractContextManager[None]:
-        """Rounds within this block are neither counted nor remembered, and reported to these listeners alone: for warming up
-        and for measuring.
+        """Rounds within this block are not counted or remembered, and are reported to these listeners only: for warm-up and
+        measurements.
         """
         return self.engine.rehearsal(*listeners)
 
     def replay(self, number: int, k: int | None = None) -> Tensor:
-        """(B, K, T, D) the candidates of a round drawn again, or another number of them; needs ``keep`` at attaching."""
+        """Draw the candidates (B, K, T, D) of a round again, optionally with another K; requires ``attach(…, keep=…)``."""
         return self.engine.replay(number, k)
 
     def reset_history(self) -> None:
-        """A new episode begins: rules that look back have nothing to look back at."""
+        """Forget the previous chunk, at the start of an episode."""
         self.engine.selector.reset_history()
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        """Some episodes of a batch have ended: the rows of the next round are these rows of the last one."""
+        """Keep these rows of the previous chunk, after other episodes of the batch have ended."""
         self.engine.selector.keep_rows(rows)

@@ -1,4 +1,4 @@
-"""What a user brings along, by the name it is imported under: only the name travels to worker processes and clusters."""
+"""User objects by import name, ``package.module:name``: only the name is sent to worker processes and clusters."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def is_reference(name: str) -> bool:
 
 
 def make_named(name: str, kind: type[T], **offered: Any) -> T:
-    """An object of some kind, or what a class or function of that name makes of the options in the name (texts).
+    """Import an object by name; if it is a class or function instead, call it with the options in the name (strings).
 
     Args:
         name: see `is_reference`; modules in the current directory are found.
-        kind: what it must be in the end.
-        **offered: what is passed on as well, where it is not None.
+        kind: expected type of the result.
+        **offered: further arguments; None values are omitted.
 
     Raises:
-        KeystoneError: if there is no such thing, it cannot be made, or it is something else.
+        KeystoneError: if it cannot be imported or called, or has another type.
 
     >>> from fractions import Fraction
     >>> make_named("fractions:Fraction?numerator=3/4", Fraction)
@@ -55,7 +55,7 @@ def make_named(name: str, kind: type[T], **offered: Any) -> T:
         except Exception as error:
             raise KeystoneError(f"{name} failed: {type(error).__name__}: {error}") from error
     elif options:
-        raise KeystoneError(f"{name} is made already: it takes no {', '.join(options)}")
+        raise KeystoneError(f"{name} is an object, not a function: it takes no {', '.join(options)}")
     if not isinstance(thing, kind):
         raise KeystoneError(f"{name} is {type(thing).__name__!r}: expected {kind.__module__}.{kind.__name__}")
     return thing
@@ -69,7 +69,7 @@ def _imported(target: str) -> Any:
     module_name, _, attribute = target.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does; it stays, because modules may import others later
+        sys.path.insert(0, here)  # as `python -m` does; not removed, because modules may import others later
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -86,4 +86,4 @@ def _check_options(name: str, thing: Any, options: dict[str, Any]) -> None:
     except TypeError as error:
         raise KeystoneError(f"{name}: {error}") from None
     except ValueError:
-        pass  # built in: it has no signature, and will say itself what it does not take
+        pass  # builtins have no signature; the call reports wrong options

@@ -194,7 +194,7 @@ def test_a_script_without_a_server_is_told(tmp_path, capsys):
     script.write_text("print('hello')")
     with pytest.raises(SystemExit, match="2"):
         serve_script(script)
-    assert "served nothing: expected a vla-eval server script" in capsys.readouterr().err
+    assert "did not start a server: expected a vla-eval server script" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -204,11 +204,11 @@ def test_a_script_without_a_server_is_told(tmp_path, capsys):
         ("server.txt", "", r"expected a vla-eval server script \(\.py\) or its configuration \(\.yaml\)"),
         ("server.yaml", "args: {}", "names no server: expected `script: path/to/server.py`"),
         ("server.yaml", "benchmarks: []", "so it is for `vla-eval run`"),
-        ("server.yaml", "script: not/here.py", "names the script not/here.py, which is not there.*current directory"),
+        ("server.yaml", "script: not/here.py", "names the script not/here.py, which does not exist.*current directory"),
         ("server.yaml", "script: [", "cannot be read"),
         ("server.yaml", "extends: away.yaml", "cannot be read.*away.yaml"),
         ("server.yaml", f"script: {SCRIPT}\nargs: {{keystone: {{kay: 4}}}}", "there is no option 'kay'"),
-        ("server.yaml", f"script: {SCRIPT}\nargs: {{keystone: 4}}", "is no block of options"),
+        ("server.yaml", f"script: {SCRIPT}\nargs: {{keystone: 4}}", "is not a block of options"),
     ],
 )
 def test_wrong_targets_are_refused(tmp_path, executed, capsys, name, text, message):

@@ -317,7 +317,7 @@ def test_where_nothing_is_known_everything_that_was_looked_at_is_named():
     with pytest.raises(KeystoneError) as caught:
         wrap_server(Unknown)(keystone={"k": 4})
     message = str(caught.value)
-    assert "KeyStoneUnknown holds no policy that KeyStone knows" in message
+    assert "KeyStoneUnknown holds no supported policy" in message
     assert "Looked at: tower (SimpleNamespace), net (Draws); tower has head (Linear)" in message
     assert "site: _model.sample_actions" in message
 
@@ -376,7 +376,7 @@ def test_a_server_that_never_loads_a_model_says_so_when_it_is_asked():
         ({"space": {"dim": 7}}, "space has no 'dim': did you mean 'dims'"),
         ({"space": 7}, "space=7: expected an ActionSpace, or its arguments"),
         ({"site": 3}, "site=3: expected text"),
-        ([16], "is no block of options"),
+        ([16], "is not a block of options"),
     ],
 )
 def test_wrong_options_are_told_before_a_model_is_loaded(monkeypatch, block, message):

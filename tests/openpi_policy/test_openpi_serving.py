@@ -17,7 +17,7 @@ from openpi_toys import ACTION_DIM, HORIZON, REAL_DIMS, JaxModel, Policy, TorchM
 
 import keystone_robotics as keystone
 from keystone_robotics.integrations.openpi import KeystonePolicy, main, wrap_policy
-from keystone_robotics.integrations.openpi_warm_up import made_up_inputs, warm_up
+from keystone_robotics.integrations.openpi_warm_up import synthetic_inputs, warm_up
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_replies_are_the_same_with_and_without_a_warm_up(model, k):
 def test_a_real_observation_of_the_same_layout_compiles_nothing_more(monkeypatch):
     policy = wrap_policy(Policy(JaxModel()), k=4, seed=0)
     assert policy.warm_up()
-    real = jax.tree.map(np.ones_like, made_up_inputs(policy._policy._model, share=1.0))
+    real = jax.tree.map(np.ones_like, synthetic_inputs(policy._policy._model, share=1.0))
     monkeypatch.setattr(JaxModel, "traced", 0)
     policy.infer(real)
     assert JaxModel.traced == 0
@@ -179,7 +179,7 @@ def test_a_policy_that_wants_other_inputs_is_served_without_a_warm_up(policy, ca
     inner.infer = lambda obs: own(obs) if "image" in obs else {}["depth"]
     with caplog.at_level(logging.WARNING, "keystone"):
         assert not policy.warm_up()
-    assert "does not suit this policy (KeyError: 'depth')" in caplog.text
+    assert "failed on a synthetic observation (KeyError: 'depth')" in caplog.text
     assert inner._input_transform is before
     assert policy.infer(observation())["keystone"]["k"] == 8
 

@@ -23,7 +23,7 @@ def test_a_larger_k_that_is_cheaper_is_not_believed(stored):
 
     found = Profile("p", "a", 1, "2 of 2 threads (cpu)", {}, "f", (cost(1, 877), cost(4, 566), cost(16, 1190)), "m")
     assert "OMP_NUM_THREADS=1" in str(found)
-    assert advice(found) == "no K can be told from this"
+    assert advice(found) == "no K can be recommended from this measurement"
     assert dataclasses.replace(found, costs=(cost(1, 877), cost(4, 860))).doubt == ""
     fast = dataclasses.replace(found, path="fast")
     assert fast.doubt == ""  # several on the fast path may take less time than one in the policy's own code

@@ -301,4 +301,4 @@ def test_a_rule_that_cannot_look_back_says_why(policy, caplog):
     for _ in range(3):
         policy.act(ONE)
     (warning,) = caplog.records
-    assert "it is not known how many steps of a chunk are executed (give execute=…)" in warning.message
+    assert "the number of executed steps is unknown (give execute=…)" in warning.message

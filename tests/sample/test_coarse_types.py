@@ -49,9 +49,9 @@ def lose_a_token(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def of(seen: torch.Tensor, dtype: torch.dtype) -> Any:
             seen = seen.clone()
             seen[..., -1] = False
-            return attention.Kept.of(seen, dtype)
+            return attention.VisibleTokens.of(seen, dtype)
 
-    monkeypatch.setattr(module, "Kept", Short)
+    monkeypatch.setattr(module, "VisibleTokens", Short)
 
 
 CASES = [("pi05", gemma, halve_a_layer), ("pi05", gemma, lose_a_token), ("smolvla", smolvla, lose_a_token)]

@@ -170,7 +170,7 @@ def test_a_sampler_that_may_draw_its_own_noise_is_not_for_it():
             return super().sample(context, noise)
 
     assert not ADAPTER.owns(Drawing())
-    with pytest.raises(KeystoneError, match=r"sample\(context, noise\), its parameters named so"):
+    with pytest.raises(KeystoneError, match=r"sample\(context, noise\), with these parameter names"):
         keystone.attach(Drawing())
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import keystone_robotics as keystone
 from keystone_robotics.sample.check import TOLERANCES
 from keystone_robotics.sample.engine import Engine
-from keystone_robotics.sample.families.groot.denoiser import run_blocks
+from keystone_robotics.sample.families.groot.denoiser import run_network
 from tiny import POLICIES
 from tiny.common import patched, seeded, sharpen
 
@@ -112,7 +112,7 @@ def test_step_is_one_graph_for_the_compiler(policy: Any, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Engine, "compiled_step", trace)
     assert_fast(policy, GROOT.batch(3), 4)
-    assert traced == [run_blocks]
+    assert traced == [run_network]
 
 
 def test_what_the_candidates_share_is_computed_once(policy: Any) -> None:

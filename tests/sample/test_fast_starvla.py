@@ -9,7 +9,7 @@ from lerobot.policies.groot.action_head import cross_attention_dit
 from torch import Tensor, nn
 
 import keystone_robotics as keystone
-from keystone_robotics.sample.families.groot.denoiser import through_blocks
+from keystone_robotics.sample.families.groot.denoiser import run_blocks
 from tiny.common import seeded, sharpen
 from upstream_like import starvla_like
 
@@ -151,4 +151,4 @@ def test_step_is_one_graph_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> 
     framework = build(*HEADS["now"])
     handle = keystone.attach(framework, k=4, seed=0)
     ask(framework, 1)
-    assert (handle.path, traced) == ("fast", [through_blocks])
+    assert (handle.path, traced) == ("fast", [run_blocks])

@@ -13,14 +13,14 @@ from torch._subclasses import FakeTensorMode
 
 from keystone_robotics.sample.kit import attention
 from keystone_robotics.sample.kit.attention import (
-    Attended,
-    Kept,
+    PartialAttention,
+    VisibleTokens,
     attend,
     attend_to_both,
     attend_to_context,
     fold,
     merge,
-    own_bias,
+    self_bias,
     unfold,
 )
 from tiny.common import patched
@@ -100,10 +100,10 @@ def shared(case: Case, own: bool = True) -> Tensor:
     seen = case.seen
     if seen.shape[1] > 1:  # a row for every query, in the order in which they are folded
         seen = seen.repeat_interleave(groups, dim=1).repeat(1, case.queries.shape[1], 1)
-    context = Kept.of(seen, case.queries.dtype).context(case.context_keys, case.context_values)
+    context = VisibleTokens.of(seen, case.queries.dtype).context(case.context_keys, case.context_values)
     queries = fold(case.queries, case.context_keys.shape[1])
     if own:
-        bias = own_bias(case.visible, groups, case.queries.dtype)
+        bias = self_bias(case.visible, groups, case.queries.dtype)
         output = attend_to_both(queries, context, case.keys, case.values, case.scale, bias)
     else:
         output = attend_to_context(queries, context, case.scale).output
@@ -161,9 +161,9 @@ def test_scores_are_not_rounded(dtype: torch.dtype, size: float, autocast: bool)
         with way(), torch.autocast("cpu", dtype, enabled=autocast):
             got = attend(queries, keys, values, 32**-0.5)
         assert got.output.dtype == dtype
-        assert got.weight.dtype == torch.float32
+        assert got.logsumexp.dtype == torch.float32
         assert (got.output.double() - scores.softmax(dim=-1) @ values.double()).abs().max() < rounding
-        torch.testing.assert_close(got.weight.double(), scores.logsumexp(dim=-1), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got.logsumexp.double(), scores.logsumexp(dim=-1), rtol=1e-5, atol=1e-5)
     # The kernel of the CPU is PyTorch's: it rounds weights before it sums.
     fused = attend(queries, keys, values, 32**-0.5)
     assert (fused.output.double() - scores.softmax(dim=-1) @ values.double()).abs().max() < 2 * rounding
@@ -181,7 +181,7 @@ def test_kernel_of_a_gpu_gives_the_shapes_that_its_stand_in_has(queries: int) ->
         assert kernel[1].dtype == expected[1].dtype
         with Shapes() as made:
             got = attend(*parts, 0.25)
-    assert (got.output.shape, got.weight.shape) == ((2, 3, queries, 16), (2, 3, queries))
+    assert (got.output.shape, got.logsumexp.shape) == ((2, 3, queries, 16), (2, 3, queries))
     assert (2, 3, queries, 11) not in made.seen, "scores are written to memory"
 
 
@@ -226,15 +226,15 @@ def test_merge_of_parts_is_attention_to_the_whole(case: Case, cut: int) -> None:
 
 
 def test_a_part_that_sees_nothing_counts_nothing() -> None:
-    something = Attended(torch.ones(2, 3), torch.zeros(2))
-    nothing = Attended(torch.full((2, 3), 7.0), torch.full((2,), -1e30))
+    something = PartialAttention(torch.ones(2, 3), torch.zeros(2))
+    nothing = PartialAttention(torch.full((2, 3), 7.0), torch.full((2,), -1e30))
     assert torch.equal(merge(something, nothing), something.output)
     assert torch.equal(merge(nothing, something), something.output)
 
 
 def test_context_is_not_copied() -> None:
     keys, values = torch.zeros(2, 3, 100, 8), torch.zeros(2, 3, 100, 8)
-    context = Kept.of(torch.ones(2, 1, 100, dtype=torch.bool), keys.dtype).context(keys, values)
+    context = VisibleTokens.of(torch.ones(2, 1, 100, dtype=torch.bool), keys.dtype).context(keys, values)
     assert context.keys is keys
     assert context.values is values
     assert context.bias is None
@@ -243,7 +243,7 @@ def test_context_is_not_copied() -> None:
 def test_padding_of_all_rows_is_left_out() -> None:
     real = torch.tensor([[True, False, True, False], [True, False, False, False]])
     keys = torch.arange(4.0)[None, None, :, None].expand(2, 1, 4, 8)
-    context = Kept.of(real[:, None], keys.dtype).context(keys, keys)
+    context = VisibleTokens.of(real[:, None], keys.dtype).context(keys, keys)
     assert context.keys[0, 0, :, 0].tolist() == [0.0, 2.0]
     assert (context.bias < 0).tolist() == [[[[False, False]]], [[[False, True]]]]
 
@@ -251,5 +251,5 @@ def test_padding_of_all_rows_is_left_out() -> None:
 @given(cases())
 def test_what_is_kept_is_asked_once(case: Case) -> None:
     with Waits() as waits:
-        Kept.of(case.seen, case.queries.dtype)
+        VisibleTokens.of(case.seen, case.queries.dtype)
     assert waits.count == 1

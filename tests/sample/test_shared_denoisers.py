@@ -184,9 +184,9 @@ def test_masks_are_made_once_in_a_round(name: str, policy: Any, monkeypatch: pyt
     module = importlib.import_module(
         f"keystone_robotics.sample.families.{'smolvla.lerobot' if name == 'smolvla' else 'pi.step'}"
     )
-    made = Mock(side_effect=module.visible_among)
+    made = Mock(side_effect=module.suffix_mask)
     settled(policy, name, k=3, rows=2)
-    monkeypatch.setattr(module, "visible_among", made)
+    monkeypatch.setattr(module, "suffix_mask", made)
     POLICIES[name].predict(policy, POLICIES[name].batch(2))
     assert made.call_count == 1
 

@@ -11,7 +11,7 @@ from lerobot.policies.groot.action_head.cross_attention_dit import AlternateVLDi
 from torch import Tensor, nn
 from torch.nn import functional
 
-from keystone_robotics.sample.families.groot.denoiser import SharedDiT, looks_at, recognises
+from keystone_robotics.sample.families.groot.denoiser import SharedDiT, attention_targets, recognises
 from keystone_robotics.sample.kit.widen import widen
 from tiny.common import seeded, sharpen
 
@@ -125,10 +125,10 @@ def test_bfloat16_is_as_close_as_it_can_be() -> None:
 
 def test_layout() -> None:
     network = build(AlternateVLDiT, num_layers=8)
-    assert looks_at(network) == ["text", "itself", "images", "itself"] * 2
+    assert attention_targets(network) == ["text", "self", "images", "self"] * 2
     network.attend_text_every_n_blocks = 3
-    assert looks_at(network)[::2] == ["text", "images", "images", "text"]
-    assert looks_at(build(DiT, interleave_self_attention=False)) == ["context"] * 6
+    assert attention_targets(network)[::2] == ["text", "images", "images", "text"]
+    assert attention_targets(build(DiT, interleave_self_attention=False)) == ["context"] * 6
 
 
 def test_context_is_projected_once_and_only_where_it_is_seen(alternating: Any) -> None:

@@ -82,7 +82,7 @@ def test_evo1(blocks: Any, sizes: tuple[int, int], seed: int, padded: bool) -> N
 @settings(max_examples=40, deadline=None)
 def test_vla_jepa(network: Any, sizes: tuple[int, int], seed: int) -> None:
     tokens, context, _ = inputs(*sizes, seed, width=20)
-    shared = SharedDiT(vla_jepa.renamed(network), context, TIMES)
+    shared = SharedDiT(vla_jepa.as_groot_dit(network), context, TIMES)
     for step, time in enumerate(TIMES):
         assert_exact(shared(tokens, step), network(tokens, widen(context, sizes[1]), time.expand(len(tokens))))
 
@@ -99,7 +99,7 @@ def test_bfloat16_is_as_close_as_it_can_be() -> None:
         return [
             (evo1.run_blocks(blocks, seen, own, time.to(kind)), own_blocks(blocks, own, near, time.to(kind), padding)),
             (
-                SharedDiT(vla_jepa.renamed(network), far, TIMES)(own, 1),
+                SharedDiT(vla_jepa.as_groot_dit(network), far, TIMES)(own, 1),
                 network(own, widen(far, 4), TIMES[1].expand(12)),
             ),
         ]

@@ -1,4 +1,4 @@
-"""The command ``keystone``. One short file per command; what a command needs is imported when it runs."""
+"""The command ``keystone``. One short file per command; its dependencies are imported when it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from keystone_robotics import __version__
 from keystone_robotics.errors import KeystoneError
 
-#: Which extra brings a package that a command may find missing.
+#: The extra that provides an optional package.
 EXTRAS = {
     **dict.fromkeys(
         ("gym_pusht", "gymnasium", "metaworld", "mujoco", "pymunk", "safetensors", "scipy", "yaml"), "eval"
@@ -20,7 +20,7 @@ EXTRAS = {
     "vla_eval": "vla-eval",
 }
 
-#: Every command and the module of this package that holds it.
+#: Commands and their modules in this package.
 COMMANDS = {
     "check": "check",
     "eval": "evaluate",
@@ -29,23 +29,23 @@ COMMANDS = {
     "recipes": "recipes",
 }
 
-#: Entry points of this group are commands that other distributions bring.
+#: Entry points of this group add commands of other distributions.
 GROUP = "keystone_robotics.commands"
-#: Commands of the study, which is a distribution of its own.
+#: Commands of the study, a separate distribution.
 STUDY = ("demo", "train", "reproduce", "roofline")
 
 DESCRIPTION = f"""KeyStone {__version__}: draw K action chunks from one shared context, execute the one they agree on.
-`keystone COMMAND --help` tells more about a command, `keystone --version` prints the version."""
+`keystone COMMAND --help` shows the options of a command, `keystone --version` the version."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. Errors that a user can mend are one line on stderr and exit code 2."""
+    """Run the command line; returns the exit code. User errors are one line on stderr and exit code 2."""
     args = sys.argv[1:] if args is None else args
     if list(args) == ["--version"]:
         sys.stdout.write(f"keystone {__version__}\n")
         return 0
     try:
-        import rich  # noqa: F401  (the commands print with it; fail before a command has run, not after)
+        import rich  # noqa: F401  (used by the commands; fail before a command runs, not after)
         from tyro.extras import SubcommandApp
     except ImportError:
         return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')

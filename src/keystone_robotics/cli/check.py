@@ -1,4 +1,4 @@
-"""The command `keystone check`: does K-wide sampling do what it claims, on this checkpoint, here?"""
+"""The command `keystone check`: verify K-wide sampling on a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def run(
     spec: tyro.conf.OmitArgPrefixes[SpecFlags],  # type: ignore[valid-type]
     device: str | None = None,
 ) -> None:
-    """Prove on a LeRobot checkpoint that K candidates are what K separate calls would have given.
+    """Verify on a LeRobot checkpoint that K candidates equal K separate calls of the policy.
 
-    Draws K candidates for a made-up observation and compares each with the policy's own call under the same noise, counts how
-    often the context is encoded, and compares K = 1 and the detached policy with the policy as it was. Flags go over KEYSTONE_K
-    and the like in the environment.
+    Draws K candidates for a synthetic observation and compares each with the policy's own call under the same noise, counts
+    encoder calls, and compares K = 1 and the detached policy with the original policy. Flags override KEYSTONE_* environment
+    variables.
 
     Args:
         checkpoint: folder or hub name of a LeRobot checkpoint, or the name of one that comes with KeyStone.
         spec: how candidates are drawn and one is selected.
-        device: where to run; default as the checkpoint says.
+        device: where to run; default the checkpoint's.
     """
     import torch
     from rich.console import Console
@@ -43,13 +43,13 @@ def run(
     folder = find_policy(checkpoint)
     if is_reference(checkpoint) or find_provider(folder) is not None:
         raise KeystoneError(
-            f"{checkpoint} is no LeRobot checkpoint, which this command is for: `keystone profile {checkpoint}` makes the same "
-            "check in its first round"
+            f"{checkpoint} is not a LeRobot checkpoint, which this command requires: `keystone profile {checkpoint}` runs the "
+            "same check in its first round"
         )
-    from keystone_robotics.policies.lerobot_checkpoint import load_policy, made_up_observation
+    from keystone_robotics.policies.lerobot_checkpoint import load_policy, synthetic_observation
 
     policy, preprocess, _ = load_policy(str(folder or checkpoint), device)
-    batch = preprocess(made_up_observation(policy.config))
+    batch = preprocess(synthetic_observation(policy.config))
 
     def act() -> torch.Tensor:
         torch.manual_seed(0)
@@ -63,7 +63,7 @@ def run(
     keystone.detach(policy)
     plain = act()
     if not torch.equal(single, plain):
-        raise KeystoneError("with K = 1 the policy does not act as it does without KeyStone")
+        raise KeystoneError("with K = 1 the policy's actions differ from those without KeyStone")
     handle = keystone.attach(policy, wanted, check="all")
     act()
     finding = handle.engine.finding
@@ -71,11 +71,11 @@ def run(
         act()
     keystone.detach(policy)
     if finding is None:
-        raise KeystoneError("no round was drawn: select_action does not reach the sampler that was attached to")
+        raise KeystoneError("no round was drawn: select_action does not call the overridden sampler")
     if calls != calls_alone:
         raise KeystoneError(f"the context was encoded {calls} times at K = {wanted.k}, {calls_alone} without KeyStone")
     if not torch.equal(act(), plain):
-        raise KeystoneError("after detaching, the policy does not act as it did before")
+        raise KeystoneError("after detaching, the policy's actions differ from those before attaching")
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold green]ok[/]  {policy.name} ({type(policy).__name__}), adapter {handle.adapter}")
     console.print("    K = 1, and detached: bit-identical to the policy alone")

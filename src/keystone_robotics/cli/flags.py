@@ -1,4 +1,4 @@
-"""The flags of a command that come from `keystone.Spec`: ``--spec``, one for each field, one for each rule parameter."""
+"""Command-line flags generated from `keystone.Spec`: ``--spec``, one per field, one per rule parameter."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from keystone_robotics.spec import options, read_options
 
 
 def spec_flags(*without: str) -> Any:
-    """A dataclass for tyro with a flag for every option, all of them text, None if not given.
+    """A dataclass for tyro with a flag per option; values are strings, None if not given.
 
     Args:
-        *without: options that the command has itself.
+        *without: options that the command defines itself.
     """
     kept = [(name, _flag(name, option), None) for name, option in options().items() if name not in without]
     return dataclasses.make_dataclass("SpecFlags", kept, frozen=True)
@@ -28,7 +28,7 @@ def _flag(name: str, option: Option) -> Any:
 
 
 def given(flags: Any) -> dict[str, Any]:
-    """The options that were given, read and checked."""
+    """The given options, parsed and validated."""
     return read_options(vars(flags), flag_of)
 
 

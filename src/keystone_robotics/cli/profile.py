@@ -1,4 +1,4 @@
-"""The command `keystone profile`: what K costs with this policy, on this machine."""
+"""The command `keystone profile`: measure the cost of K with a policy on this machine."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def run(
 ) -> None:
     """Measure latency and memory of a round against K, and find the largest K worth having.
 
-    All K take turns, round after round; warm-up does not count. With five rounds or more the result is also stored where
+    All K are measured in turn in every round, after a warm-up. With five rounds or more the result is also stored where
     `keystone.attach(policy, k="auto")` finds it.
 
     Args:
-        policy: one that comes with KeyStone, a folder that `keystone train` or LeRobot wrote, LeRobot's name on the hub, or
-            package.module:function of a function that returns a policy and an observation for it (docs/profile.md).
-        spec: how candidates are drawn and one is selected; K is measured for each -k. Flags go over KEYSTONE_RULE and the
-            like in the environment.
+        policy: a policy of keystone-study, a folder written by `keystone train` or LeRobot, a LeRobot name on the hub, or
+            package.module:function of a function that returns a policy and an observation (docs/profile.md).
+        spec: how candidates are drawn and one is selected; K is given by -k. Flags override KEYSTONE_* environment
+            variables.
         k: candidates per round; 1 is always measured.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
-        budget_ms: how long a round may take in nine of ten cases; then this decides.
-        batch: observations per round; default 1, or as many as the function makes.
-        rounds: measurements of each K.
-        device: where to run; default as the checkpoint says.
-        concurrent: clients that share the device; the others are processes that make rounds with the same K all the time.
+        budget_ms: limit on the 90th percentile of a round's latency; replaces the tolerance.
+        batch: observations per round; default 1, or the number that the function returns.
+        rounds: measurements per K.
+        device: where to run; default the checkpoint's.
+        concurrent: clients that share the device; the others are processes that run rounds with the same K continuously.
         out: folder for the table, profile.json and the figure; default out/profile/ and the policy's name, with the
-            options, the batch and the number of clients where they are given.
+            options, batch and number of clients if given.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -79,7 +79,7 @@ def run(
         bar.update(task, completed=done, total=total, refresh=True)
 
     try:
-        # redrawn between measurements only: a thread that redraws would take turns with what is timed
+        # redrawn between measurements only: a refresh thread would disturb the timing
         with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
             task = bar.add_task("", total=None)
             found = profile(
@@ -113,9 +113,9 @@ def _folder_name(policy: str, batch: int | None, clients: int, spec: str = "") -
 
 
 def advice(found: Profile) -> str:
-    """What to do with the result, in one line."""
+    """A recommendation, in one line."""
     if found.doubt:
-        return "no K can be told from this"
+        return "no K can be recommended from this measurement"
     k, load = found.best(), f" with {found.clients[-1]} clients" if len(found.clients) > 1 else ""
     if k > 1:
         return f'K = {k}{load}: keystone.attach(policy, k={k}), or k="auto"'
@@ -124,4 +124,4 @@ def advice(found: Profile) -> str:
         return f"K = 1: the policy by itself takes {alone:.3g} ms or more in one round of ten, beyond the budget"
     if found.budget_ms is not None:
         return "K = 1: no larger K that was tried stays within the budget"
-    return "K = 1: no larger K that was tried is free here; if a round may take longer, say how long with --budget-ms"
+    return "K = 1: no larger K that was tried is within the tolerance; if a round may take longer, set --budget-ms"

@@ -9,7 +9,7 @@ import tyro
 
 from keystone_robotics.errors import KeystoneError, nearest_name
 
-#: In an installed package the recipes lie beside the code, in a clone in docs/recipes; see pyproject.toml.
+#: In an installed package the recipes are next to the code, in a clone in docs/recipes; see pyproject.toml.
 _FOLDERS = (Path(__file__).parents[1] / "_recipes", Path(__file__).parents[3] / "docs" / "recipes")
 
 
@@ -22,10 +22,10 @@ def find() -> dict[str, Path]:
 
 
 def run(name: Annotated[str | None, tyro.conf.Positional] = None) -> None:
-    """The exact commands for a model and a workload of the paper: baseline, KeyStone, profile, compare.
+    """Print the commands for a model and workload of the paper: baseline, KeyStone, profile, compare.
 
     Args:
-        name: of a recipe, which is then printed as it is (Markdown); without it, all are listed.
+        name: recipe to print (Markdown); if omitted, all are listed.
     """
     from rich.console import Console
 

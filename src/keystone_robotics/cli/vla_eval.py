@@ -21,16 +21,16 @@ def serve(
     address: str | None = None,
     arg: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
 ) -> None:
-    """Serve a vla-eval server script, or its YAML configuration, with KeyStone in it; in place of `vla-eval serve`.
+    """Serve a vla-eval server script, or its YAML configuration, with KeyStone; replaces `vla-eval serve`.
 
-    Flags go over the `keystone:` block under `args:` of the YAML file, and that over KEYSTONE_K and the like in the
-    environment. With a seed, the noise of a round follows from it, the episode and the step. While it serves,
+    Flags override the `keystone:` block under `args:` of the YAML file, which overrides KEYSTONE_* environment variables.
+    With a seed, the noise of a round is derived from the seed, the episode and the step. At run time,
     `curl "localhost:8000/config?keystone_k=8"` changes K.
 
     Args:
         target: server script (.py) or configuration (.yaml) of vla-eval.
         spec: how candidates are drawn and one is selected; default execute: as many steps as the server executes.
-        site: for a policy that KeyStone does not know, the method that draws noise and returns chunks: _model.sample_actions.
+        site: for an unsupported policy, the method that draws noise and returns chunks: _model.sample_actions.
         rounds: file to which every round appends a JSON line.
         address: host:port to serve on.
         arg: further arguments of the server, KEY=VALUE; may be repeated.
@@ -44,11 +44,11 @@ def serve(
     wanted = read_target(target)
     environment = serve_environment(wanted)
     command = serve_command(wanted, flags, address, arg)
-    os.execve(sys.executable, command, environment)  # noqa: S606 (vla-eval takes this process's place, signals and exit code)
+    os.execve(sys.executable, command, environment)  # noqa: S606 (vla-eval replaces this process and gets its signals)
 
 
 def shim(script: Annotated[Path, tyro.conf.Positional], out: Path) -> None:
-    """Write a script that `vla-eval serve` can start in place of a server script, with a `keystone:` block under `args:`.
+    """Write a script that `vla-eval serve` can start instead of a server script, with a `keystone:` block under `args:`.
 
     It repeats the requirements of the script (PEP 723), so that `uv run` sets up the same environment, with KeyStone added.
 
@@ -60,7 +60,7 @@ def shim(script: Annotated[Path, tyro.conf.Positional], out: Path) -> None:
 
     target = read_target(script)
     if target.config is not None:
-        raise KeystoneError(f"{script} is a configuration: give the script that it names, {target.script}")
+        raise KeystoneError(f"{script} is a configuration: expected the script that it names, {target.script}")
     if out.resolve() == target.script:
         raise KeystoneError(f"--out {out} is the script itself: choose another name")
     write_shim(target.script, out)

@@ -1,4 +1,4 @@
-"""How other tools start KeyStone. What they share: the log of rounds, and what a server cannot do."""
+"""Integrations with other tools: openpi, vla-eval, and the log of rounds that they share."""
 
 from keystone_robotics.integrations.round_log import RoundLog, attach_with_log
 

@@ -1,4 +1,4 @@
-"""What does not work in a server of many clients and episodes."""
+"""Restrictions of servers that serve many episodes at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from keystone_robotics.select.rules.base import Rule
 
 
 def refuse_memory(rule: Rule) -> None:
-    """Refuse a rule that uses the previous round: in a server, that may be another episode's.
+    """Refuse rules that use the previous chunk: in a server, it may belong to another episode.
 
     >>> from keystone_robotics.select.rules import bind
     >>> refuse_memory(bind("medoid", {}))

@@ -6,7 +6,7 @@ In a script of your own::
     policy.warm_up()
     WebsocketPolicyServer(policy, port=8000, metadata=policy.metadata).serve_forever()
 
-or as a command in front of openpi's script::
+or as a launcher of openpi's script::
 
     python -m keystone_robotics.integrations.openpi --k 16 --execute 5 scripts/serve_policy.py --env LIBERO
 """
@@ -32,23 +32,23 @@ from keystone_robotics.integrations.openpi_warm_up import warm_up
 from keystone_robotics.integrations.round_log import attach_with_log
 from keystone_robotics.spec import Spec, options, options_from_environment, read_options, spec_from
 
-#: In an observation: the seed of this request's noise. The policy does not see it.
+#: Key in an observation: the seed of this request's noise. Removed before the policy is called.
 SEED = "keystone_seed"
 
-#: In a reply: what was selected, and how clearly.
+#: Key in a reply: the selection and its statistics.
 REPLY = "keystone"
 
 
 def wrap_policy(policy: Any, spec: Spec | str | None = None, **options: Any) -> KeystonePolicy:
-    """An openpi policy whose every reply is the chunk that K candidates agree on.
+    """Attach KeyStone to an openpi policy: every reply is the chunk that K candidates agree on.
 
     Args:
-        policy: openpi's `Policy`, or something around it (`PolicyRecorder`).
-        spec: how candidates are drawn and one is selected; not with a rule that looks back, since a server serves many
-            episodes at once.
-        **options: of `keystone.attach`. A server does not know how many steps of a chunk its clients execute before they ask
-            again: with ``execute=5`` only those count in distances. ``space=keystone.ActionSpace(dims=7)`` says which
-            dimensions are real, where the policy's own transforms do not tell.
+        policy: openpi's `Policy`, or a wrapper of it (`PolicyRecorder`).
+        spec: how candidates are drawn and one is selected; not with a rule that uses the previous chunk, since a server
+            serves many episodes at once.
+        **options: of `keystone.attach`. A server does not know how many steps of a chunk its clients execute: with
+            ``execute=5`` only those count in distances. ``space=keystone.ActionSpace(dims=7)`` gives the real dimensions, if
+            the policy's transforms do not show them.
     """
     others = {name: options.pop(name) for name in ("site", "keep", "check", "profiles") if name in options}
     spec = Spec.of(spec, **options)
@@ -59,12 +59,11 @@ def wrap_policy(policy: Any, spec: Spec | str | None = None, **options: Any) -> 
 class KeystonePolicy:
     """An openpi policy to which KeyStone is attached, for openpi's servers: `infer`, `reset` and `metadata` as before.
 
-    Replies have one more entry, ``"keystone"``, of plain numbers and lists: arrays would not survive openpi's
-    `ActionChunkBroker`, which takes one row of every array. A request with ``"keystone_seed": 7`` in its observation gets
-    the same chunk whenever it is made with the same observation.
+    Replies have the additional entry ``"keystone"``, of plain numbers and lists: openpi's `ActionChunkBroker` takes one row of
+    every array. With ``"keystone_seed": 7`` in an observation, equal observations get equal chunks.
 
     Attributes:
-        handle: as `keystone.attach` returns it.
+        handle: from `keystone.attach`.
     """
 
     def __init__(self, policy: Any, handle: Handle) -> None:
@@ -75,14 +74,14 @@ class KeystonePolicy:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the server tells its clients when they connect."""
+        """Sent to clients when they connect."""
         return dict(getattr(self._policy, "metadata", {}))
 
     def infer(self, obs: Mapping[str, Any], **kwargs: Any) -> dict[str, Any]:
         """The policy's reply to an observation, with ``"keystone"`` in it."""
         observation = dict(obs)
         seed = _whole_number(observation.pop(SEED, None))
-        # One device, one request at a time: the rounds of two would be told apart by nothing.
+        # One request at a time: rounds carry no request id.
         with self._lock, contextlib.nullcontext() if seed is None else self.handle.seeded(seed):
             self._event = None
             reply = dict(self._policy.infer(observation, **kwargs))
@@ -90,12 +89,12 @@ class KeystonePolicy:
         return reply
 
     def warm_up(self) -> bool:
-        """Answer a made-up observation before the first request, see `openpi_warm_up.warm_up`."""
+        """Run on a synthetic observation before the first request, see `openpi_warm_up.warm_up`."""
         with self._lock:
             return warm_up(self.handle)
 
     def reset(self) -> None:
-        """A new episode begins."""
+        """Start a new episode."""
         self._policy.reset()
 
     def _note(self, event: RoundEvent) -> None:
@@ -103,7 +102,7 @@ class KeystonePolicy:
 
 
 def _whole_number(seed: Any) -> int | None:
-    """Clients send numbers as Python's or numpy's, also as arrays without dimensions."""
+    """An integer of Python or numpy, or a 0-d array."""
     if seed is None:
         return None
     try:
@@ -113,8 +112,8 @@ def _whole_number(seed: Any) -> int | None:
 
 
 def _plain(event: RoundEvent | None) -> dict[str, Any]:
-    """A round of one observation in Python's own numbers."""
-    if event is None or not event.seeds:  # the policy's own code ran, untouched
+    """A round of one observation as plain Python numbers."""
+    if event is None or not event.seeds:  # the policy's own code ran
         return {"k": 1}
     selection = event.selection
     return {
@@ -140,13 +139,13 @@ def serve(
     spec: Spec,
     warm: bool = True,
 ) -> None:
-    """Run a script that starts openpi's `WebsocketPolicyServer`, with a `KeystonePolicy` in every server it makes.
+    """Run a script that starts openpi's `WebsocketPolicyServer`, with a `KeystonePolicy` in every server it creates.
 
     Args:
         script: the file.
         arguments: of the script.
-        spec: how candidates are drawn and one is selected; ``execute`` is what clients execute, all steps if None.
-        warm: have the policy answer a made-up observation before the server begins.
+        spec: how candidates are drawn and one is selected; ``execute`` is the number of steps that clients execute.
+        warm: run the policy on a synthetic observation before the server starts.
     """
     refuse_memory(spec.bind())
     path = Path(script)
@@ -182,7 +181,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """The command ``python -m keystone_robotics.integrations.openpi``; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m keystone_robotics.integrations.openpi",
-        description="Run openpi's serve_policy.py with KeyStone in its server. Flags go over KEYSTONE_K and the like.",
+        description="Run openpi's serve_policy.py with KeyStone in its server. Flags override KEYSTONE_* variables.",
         allow_abbrev=False,
     )
     for name, option in options().items():
@@ -191,7 +190,7 @@ def main(args: Sequence[str] | None = None) -> int:
         "--warm-up",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="compile and check with a made-up observation before the server begins (default: yes)",
+        help="compile and check with a synthetic observation before the server starts (default: yes)",
     )
     parser.add_argument("script", help="openpi's scripts/serve_policy.py, or one like it")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")

@@ -1,4 +1,4 @@
-"""Two rounds before the first request: the sampler is compiled, the self-check made and an automatic K found by then."""
+"""Warm-up before the first request: compiles the sampler, runs the self-check and finds an automatic K."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from keystone_robotics.sample.noise import preserve_rng
 
 log = logging.getLogger("keystone")
 
-#: The cameras of openpi's models, and what its transforms resize their images to.
+#: The cameras of openpi's models, and the size of their images after its transforms.
 CAMERAS, RESOLUTION = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb"), (224, 224)
 
 
 def warm_up(handle: Handle) -> bool:
-    """Let an attached openpi `Policy` answer a made-up observation, twice: a compiled step that has seen instructions of two
-    lengths takes any. Nothing of it is counted, logged or remembered, and random numbers are what they would have been.
+    """Run an attached openpi `Policy` on a synthetic observation, twice: with instructions of two lengths, a compiled step
+    becomes dynamic in the length. The rounds are not counted, logged or remembered, and random generators are restored.
 
     Returns:
-        Whether it went well; if not, a warning says why, and the first request does without.
+        Whether it succeeded; if not, a warning gives the reason, and the first request compiles and checks instead.
 
     Raises:
         KeystoneError: if the self-check fails, as it would at the first request.
     """
     policy = handle.engine.owner
-    finding_k = handle.engine.listeners.find(AutoK)  # nobody executes what is answered, but K is found, if it is to be
-    log.info("KeyStone: warming up with a made-up observation; what has to be compiled may take minutes")
+    auto_k = handle.engine.listeners.find(AutoK)  # the only listener that should see these rounds
+    log.info("KeyStone: warming up with a synthetic observation; compiling may take minutes")
     begin = time.perf_counter()
     try:
         with (
-            handle.rehearsal(*finding_k),
-            _synthetic_inputs(policy),
+            handle.rehearsal(*auto_k),
+            _synthetic_input_transform(policy),
             preserve_rng(getattr(policy, "_pytorch_device", "cpu")),
         ):
-            for share in (0.25, 0.5):  # with padding, as real ones have it: the fast path leaves it out
+            for share in (0.25, 0.5):  # with padding, like real instructions
                 policy.infer({"share": share})
     except KeystoneError:
         raise
-    except Exception as error:  # a model of the user's own may need other inputs
+    except Exception as error:  # a custom model may need other inputs
         log.warning(
-            "KeyStone: no warm-up, since a made-up observation does not suit this policy (%s: %s): the first request will "
+            "KeyStone: no warm-up: the policy failed on a synthetic observation (%s: %s). The first request will "
             "compile and check instead", type(error).__name__, error,
         )  # fmt: skip
         return False
@@ -57,29 +57,29 @@ def warm_up(handle: Handle) -> bool:
 
 
 @contextlib.contextmanager
-def _synthetic_inputs(policy: Any) -> Iterator[None]:
-    """Within this block the policy's input transform returns made-up inputs, with the ``"share"`` of the observation: the names
-    of real observations differ between robots, the transformed inputs do not.
+def _synthetic_input_transform(policy: Any) -> Iterator[None]:
+    """Within this block the policy's input transform returns synthetic inputs, with the ``"share"`` of the observation: keys of
+    raw observations differ between robots, those of transformed inputs do not.
     """
     if not is_policy(policy):
         raise TypeError(f"expected openpi's Policy, not a {type(policy).__name__}")
     kept = {name: vars(policy)[name] for name in ("_input_transform", "_rng") if name in vars(policy)}
-    policy._input_transform = lambda asked: made_up_inputs(policy._model, asked["share"])
+    policy._input_transform = lambda observation: synthetic_inputs(policy._model, observation["share"])
     try:
         yield
     finally:
         vars(policy).update(kept)
 
 
-def made_up_inputs(model: Any, share: float) -> dict[str, Any]:
-    """What openpi's input transforms return for one observation, in the types that come out of them (statistics and
-    tokens are 64 bits wide), so that nothing is compiled again for a real one.
+def synthetic_inputs(model: Any, share: float) -> dict[str, Any]:
+    """Synthetic inputs in the format of openpi's input transforms, with the same dtypes (64 bit for state and tokens), so that
+    real inputs do not trigger recompilation.
 
     Args:
         model: openpi's, in JAX or PyTorch.
-        share: how much of the longest instruction there is, of which the rest is padding.
+        share: fraction of the instruction tokens that are not padding.
     """
-    sizes = getattr(model, "config", model)  # a PyTorch model has them there
+    sizes = getattr(model, "config", model)  # PyTorch models have a config
     words = int(sizes.max_token_len)
     return {
         "image": {camera: np.zeros((*RESOLUTION, 3), np.uint8) for camera in CAMERAS},

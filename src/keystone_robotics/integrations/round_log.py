@@ -1,4 +1,4 @@
-"""One JSON line per round, for plots and as evidence that candidates were drawn."""
+"""Writes one JSON line per round, for plots and as a record that candidates were drawn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RoundLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, event: RoundEvent, **more: Any) -> None:
-        """Append the line of a round, with further entries; none where the policy's own code ran (K = 1)."""
+        """Append the line of a round, with further entries; nothing if the policy's own code ran (K = 1)."""
         if event.path == "own":
             return
         with self.path.open("a") as file:
@@ -44,7 +44,7 @@ class RoundLog:
 
 
 def attach_with_log(policy: Any, spec: Spec, environ: Mapping[str, str] = os.environ) -> Handle:
-    """`keystone.attach`; with ``KEYSTONE_LOG=path`` in the environment, every round appends a line there."""
+    """`keystone.attach`; with ``KEYSTONE_LOG=path`` in the environment, every round appends a line to that file."""
     handle = attach(policy, spec)
     path = environ.get("KEYSTONE_LOG", "").strip()
     if path:

@@ -49,7 +49,7 @@ def load_policy(path: str, device: str | None = None) -> tuple[Any, Any, Any]:
     return policy, preprocess, postprocess
 
 
-def made_up_observation(config: Any, seed: int = 0) -> dict[str, Any]:
+def synthetic_observation(config: Any, seed: int = 0) -> dict[str, Any]:
     """One observation of the shapes that a policy's configuration asks for, with random numbers in it."""
     generator = torch.Generator().manual_seed(seed)
     observation: dict[str, Any] = {"task": "pick up the cube"}

@@ -14,7 +14,7 @@ import torch
 
 from keystone_robotics.attach import attach, attached, detach
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.files import written_whole
+from keystone_robotics.files import atomic_write
 from keystone_robotics.handle import Handle
 from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture, versions
 from keystone_robotics.profiling.measure import Schedule, Subject, measure
@@ -146,7 +146,7 @@ def profile(
     if rounds >= ENOUGH and not found.doubt:
         save_profile(found, profiles_folder(profiles))
     if out is not None:
-        with written_whole(Path(out) / RESULT) as draft:
+        with atomic_write(Path(out) / RESULT) as draft:
             draft.write_text(json.dumps(found.as_dict(), indent=2) + "\n")
     return found
 

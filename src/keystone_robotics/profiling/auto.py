@@ -73,7 +73,7 @@ class AutoK:
             if engine.k_given:
                 engine.listeners.remove(self)
                 engine.keep = self._keep
-                engine.forget_kept()
+                engine.drop_old_rounds()
             self._lock.release()
 
     def _find(self, event: RoundEvent) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 from pathlib import Path
 
-from keystone_robotics.files import written_whole
+from keystone_robotics.files import atomic_write
 from keystone_robotics.profiling.result import Profile
 
 log = logging.getLogger("keystone")
@@ -35,7 +35,7 @@ def save_profile(profile: Profile, folder: Path) -> None:
     """Write a profile; a folder that is not writable is only a warning, because nothing depends on it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with written_whole(folder / f"{profile.fingerprint}.json") as draft:
+        with atomic_write(folder / f"{profile.fingerprint}.json") as draft:
             draft.write_text(json.dumps(profile.as_dict(), indent=1) + "\n")
     except OSError as error:
         log.warning("KeyStone: the profile could not be stored in %s: %s", folder, error.strerror)

@@ -40,10 +40,10 @@ def load_subject(name: str, device: str | None, batch: int | None) -> tuple[Any,
     if folder is not None and provider is not None:
         policy = provider.load(folder, device)
         return policy, provider.sample_observation(policy, batch), None
-    from keystone_robotics.policies.lerobot_checkpoint import load_policy, made_up_observation
+    from keystone_robotics.policies.lerobot_checkpoint import load_policy, synthetic_observation
 
     policy, preprocess, _ = load_policy(str(folder or name), device)
-    return policy, _rows(preprocess(made_up_observation(policy.config)), batch), None
+    return policy, _rows(preprocess(synthetic_observation(policy.config)), batch), None
 
 
 def _rows(observation: Mapping[str, Any], batch: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """From one observation to K candidates: a policy's own sampler, run K wide on a context that is encoded once.
 
-Knows policies only by their shape (duck typing): nothing of LeRobot or any other framework is imported here unless the
-policy at hand has imported it already.
+Policies are recognised by duck typing: LeRobot and other frameworks are imported only if the policy has imported them
+already.
 """
 
 from keystone_robotics.sample.adapter import Adapter, Window, find_adapter

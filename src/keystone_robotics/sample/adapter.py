@@ -1,4 +1,4 @@
-"""Where K-wide sampling goes into a policy: one adapter per family, found by the shape of the object."""
+"""Where K-wide sampling hooks into a policy: one adapter per family, found by duck typing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keystone_robotics.sample.override import SamplerOverride, objects_inside
 
 @dataclass(frozen=True)
 class Window:
-    """Which part of a chunk, as the sampling method returns it, is real and executed.
+    """The real dimensions and executed steps of a chunk as returned by the sampling method.
 
     Attributes:
         dims: real action dimensions, counted from the first; None if all are.
@@ -31,16 +31,16 @@ class Adapter:
 
     Attributes:
         name: of the family.
-        shared_context: what of the context the candidates share, for the documentation and the log.
-        sampler: where in the policy the module is whose method maps context and noise to a chunk, ``"model.action_head"`` say;
-            empty if it is the policy itself.
+        shared_context: the part of the context that candidates share, for the documentation and the log.
+        sampler: attribute path of the module whose method maps context and noise to a chunk, such as
+            ``"model.action_head"``; empty for the policy itself.
         override: the class that overrides this method.
-        encoders: the methods that encode the context, ``"model.embed_prefix"`` say; timed, and counted by the self-check.
-        project: whose policies these are.
-        refusal: why a policy of this family cannot be attached to, if so.
-        compiles: its denoising step can be compiled, because the override calls it through `Engine.compiled_step`.
-        padding_reason: why a chunk of this family does not tell its real dimensions and executed steps, if so: the caller's
-            ``space`` has to say then what the window leaves open.
+        encoders: attribute paths of the methods that encode the context, such as ``"model.embed_prefix"``; timed, and counted
+            by the self-check.
+        project: the project that the policies belong to.
+        refusal: why policies of this family cannot be attached to; empty if they can.
+        compiles: the denoising step can be compiled: the override calls it through `Engine.compiled_step`.
+        padding_reason: why the real dimensions and executed steps may be unknown; the caller must then give them in ``space``.
     """
 
     name: ClassVar[str]
@@ -58,15 +58,15 @@ class Adapter:
         return getattr(policy, "name", None) == self.name and hasattr(policy, "predict_action_chunk")
 
     def module(self, policy: Any) -> Any:
-        """The one that `sampler` names."""
+        """The module named by `sampler`."""
         return attrgetter(self.sampler)(policy) if self.sampler else policy
 
     def overrides(self, policy: Any) -> Sequence[tuple[Any, type[SamplerOverride]]]:
-        """Every module with an overridden method; more than one where a policy has several loops."""
+        """All modules with an overridden method; several if a policy has several sampling loops."""
         return [(self.module(policy), self.override)]
 
     def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        """Those that `encoders` name, as (object, name)."""
+        """The methods named by `encoders`, as (object, name)."""
         paths = [path.rpartition(".") for path in self.encoders]
         return [(attrgetter(holder)(policy) if holder else policy, name) for holder, _, name in paths]
 
@@ -77,35 +77,35 @@ class Adapter:
         return ()
 
     def step_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        """The method that makes one denoising step, as (object, name), where the overridden method also encodes: everything
-        before the first step counts as encoding.
+        """The method of one denoising step, as (object, name), if the overridden method also encodes: time before the first
+        step counts as encoding.
         """
         return ()
 
     def cost(self, policy: Any) -> Any:
-        """What a round's cost depends on besides shapes and numeric settings: the number of denoising steps, weights that are
-        not torch's. Lists, numbers and texts; stored profiles hold where it is equal.
+        """Cost factors besides shapes and numeric settings: the number of denoising steps, weights outside of torch. Lists,
+        numbers and strings; part of the key of stored profiles.
         """
         return None
 
     def rows(self, policy: Any, observation: Any) -> int | None:
-        """B of an observation as the policy is called with it, where that is not the length of its first tensor; else None."""
+        """Batch size of an observation, if it is not the length of its first tensor; else None."""
         return None
 
     def device(self, policy: Any) -> str:
-        """What the policy runs on, for profiles, where that is not a device of torch's; else an empty text."""
+        """Name of the device for profiles, if it is not a torch device; else empty."""
         return ""
 
     def config(self, policy: Any) -> Any:
-        """Where `window` looks: the policy's configuration, or whatever of it knows the robot."""
+        """The argument of `window`: the policy's configuration, or another object with the robot's dimensions."""
         return getattr(policy, "config", None)
 
     def window(self, config: Any) -> Window | None:
-        """The real dimensions and the executed steps, from the policy's own configuration as it is now."""
+        """The real dimensions and the executed steps, from the policy's current configuration."""
         return Window(int(config.action_feature.shape[0]), 0, int(config.n_action_steps))
 
     def refuse(self, policy: Any) -> str:
-        """Why this very policy cannot be attached to (an option it was built with), or an empty string."""
+        """Why this policy cannot be attached to (an option it was built with); empty if it can."""
         return self.refusal
 
 
@@ -117,7 +117,7 @@ def find_adapter(policy: Any) -> tuple[Adapter, Any]:
     """
     from keystone_robotics.sample.families import ADAPTERS
 
-    # Those for one family first, wherever they were registered: what fits any policy is the last resort.
+    # Generic adapters last.
     adapters = sorted(ADAPTERS.values(), key=lambda adapter: adapter.project == "any")
     for candidate in objects_inside(policy):
         for adapter in adapters:
@@ -125,7 +125,7 @@ def find_adapter(policy: Any) -> tuple[Adapter, Any]:
                 return adapter, candidate
     supported = sorted(name for name, adapter in ADAPTERS.items() if not adapter.refusal)
     raise KeystoneError(
-        f"no adapter knows a {type(policy).__name__}. Supported: {', '.join(supported)}. A policy of your own "
-        "needs the methods encode(observation) and sample(context, noise), its parameters named so; or name the method that "
-        'draws the noise and returns (B, T, D) chunks: keystone.attach(policy, site="sample_actions")'
+        f"no adapter for {type(policy).__name__}. Supported: {', '.join(supported)}. Give the "
+        "policy the methods encode(observation) and sample(context, noise), with these parameter names; or name the method "
+        'that draws the noise and returns (B, T, D) chunks: keystone.attach(policy, site="sample_actions")'
     )

@@ -1,4 +1,4 @@
-"""The proof that K-wide sampling is what it claims to be, made on the live policy."""
+"""The self-check: K-wide sampling equals the policy's own single calls, verified on the live policy."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from keystone_robotics.sample.timer import Mark, RoundTimer
 #: Largest difference to the policy's own single calls, relative to the size of the action dimension (at least 1).
 TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
-#: In coarse types what is wrong could pass for rounding. A fast path that differs by more than this must not differ by more
-#: than `ALIKE` times what the plain path does, which may show how large rounding errors are with this policy, there. (On a CPU
-#: it does not: rows of a larger batch are computed as in a smaller one.)
-CLEARLY_ROUNDING = {torch.bfloat16: 2e-2, torch.float16: 4e-3}
-ALIKE = 2.0
+#: In coarse dtypes an error could pass as rounding. A fast path that differs by more than this may differ by at most
+#: `MAX_RATIO_TO_PLAIN` times the difference of the plain path, which estimates the rounding errors of this policy on this
+#: device. (Not on a CPU, where a row does not depend on the batch size.)
+ROUNDING_BOUND = {torch.bfloat16: 2e-2, torch.float16: 4e-3}
+MAX_RATIO_TO_PLAIN = 2.0
 
-#: Candidates closer than this, relative to the size of the actions, are one candidate and its rounding errors.
-SAME = 1e-5
+#: Candidates closer than this, relative to the size of the actions, count as equal.
+EQUAL_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the check found on one path; ``problem`` is empty if all is well.
+    """The result of the check on one path; ``problem`` is empty if it passed.
 
     Attributes:
-        k: candidates that were drawn.
-        difference: the largest to the policy's own single calls.
-        compared: candidates that were compared with such calls.
-        calls: of the encoders while the candidates were drawn.
-        problem: what is wrong.
+        k: candidates drawn.
+        difference: largest difference to the policy's own single calls.
+        compared: candidates compared with single calls.
+        calls: encoder calls while drawing.
+        problem: why it failed.
         path: on which the candidates were drawn.
-        relative: the largest difference relative to the size of its action dimension (at least 1).
-        doubtful: it is more than what is rounding for certain in the coarsest type that takes part.
+        relative: largest difference relative to the size of its action dimension (at least 1).
+        doubtful: larger than `ROUNDING_BOUND` of the coarsest dtype.
 
     >>> print(Finding(16, 3e-7, 2, {"embed_prefix": 1}))
     16 candidates, largest difference to 2 single calls 3.0e-07, encoders called {'embed_prefix': 1}, plain path
@@ -65,14 +65,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class DrawTrace:
-    """What was drawn in one round, and what went into it.
+    """The candidates of one round, and the noise they were drawn from.
 
     Attributes:
         candidates: (B, K, T, D).
-        noises: (B * K, ...) the initial noise, then whatever the sampler drew on its way; empty where it was not seen.
-        encoder_calls: how often each encoder was called.
+        noises: (B * K, ...) the initial noise, then the sampler's later draws; empty if they are unknown.
+        encoder_calls: number of calls of each encoder.
         path: on which the candidates were drawn: "fast" or "plain".
-        sampled: when they were there.
+        sampled: when sampling finished.
     """
 
     candidates: Tensor
@@ -84,12 +84,12 @@ class DrawTrace:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How closely candidates are compared with single calls.
+    """How candidates are compared with single calls.
 
     Attributes:
         every: compare all candidates; by default the first two and the last.
-        dtype: the coarsest that the policy computes in.
-        distinct: candidates that are all equal are a problem (not so at temperature 0).
+        dtype: the coarsest that the policy computes in; sets the tolerance.
+        distinct: fail if all candidates are equal (False at temperature 0).
     """
 
     every: bool
@@ -103,15 +103,15 @@ def verify(request: SampleRequest, trace: DrawTrace, how: Comparison, timer: Rou
     batch, k = candidates.shape[:2]
     differences = torch.zeros(candidates.shape[-1], device="cpu")  # by dimension
     sizes = torch.ones_like(differences)
-    # Two neighbours, because with rows in the wrong order (B after B instead of K after K) the first and the last are right by
-    # chance for many B and K.
+    # Two adjacent ones: if rows are in the wrong order (batch-minor instead of candidate-minor), the first and the last are
+    # still correct for many B and K.
     compared = list(range(k)) if how.every else sorted({0, min(1, k - 1), k - 1})
     if not trace.noises:
         compared = []
 
     def found(problem: str = "") -> Finding:
         relative = float((differences / sizes).max())
-        doubtful = relative > CLEARLY_ROUNDING.get(how.dtype, math.inf)
+        doubtful = relative > ROUNDING_BOUND.get(how.dtype, math.inf)
         calls = dict(trace.encoder_calls)
         return Finding(k, float(differences.max()), len(compared), calls, problem, trace.path, relative, doubtful)
 
@@ -122,7 +122,7 @@ def verify(request: SampleRequest, trace: DrawTrace, how: Comparison, timer: Rou
     with preserve_rng(candidates.device):
         for j in compared:
             rows = [noise.reshape(batch, k, *noise.shape[1:])[:, j] for noise in trace.noises]
-            if request.noise is not None and request.noise.uniform:  # made by the policy from draws on [0, 1]
+            if request.noise is not None and request.noise.uniform:  # the policy maps draws from [0, 1]
                 rows[0] = (rows[0] + 1) / 2
             with timer.count(list(trace.encoder_calls)) as single, FixedNoise(*rows) as fixed:
                 expected = request.chunk(request.single()).detach()
@@ -133,7 +133,7 @@ def verify(request: SampleRequest, trace: DrawTrace, how: Comparison, timer: Rou
                 )
             if expected.shape != candidates[:, j].shape:
                 return found(f"a single call returns {tuple(expected.shape)}, expected {tuple(candidates[:, j].shape)}")
-            # By dimension: those that only pad the actions can be of any size, and would hide errors in the others.
+            # By dimension: padding dimensions can have any size, and would hide errors in the others.
             sizes = torch.maximum(sizes, _sizes(expected))
             differences = torch.maximum(differences, _largest_differences(expected, candidates[:, j]))
             for name, count in trace.encoder_calls.items():
@@ -151,7 +151,7 @@ def verify(request: SampleRequest, trace: DrawTrace, how: Comparison, timer: Rou
 
 
 def compare_with_plain(fast: Finding, plain: Finding) -> Finding:
-    """What was found on the fast path, with a problem if it is further from single calls than rounding errors explain.
+    """The finding on the fast path, with a problem if its difference exceeds the rounding errors seen on the plain path.
 
     >>> plain, close, far = (Finding(4, 0.1, 3, {}, relative=relative) for relative in (0.007, 0.01, 0.02))
     >>> compare_with_plain(close, plain).problem
@@ -159,7 +159,7 @@ def compare_with_plain(fast: Finding, plain: Finding) -> Finding:
     >>> compare_with_plain(far, plain).problem
     'candidates differ from single calls by 2.0e-02 of their size, those of the plain path by 7.0e-03'
     """
-    if fast.relative <= ALIKE * plain.relative:
+    if fast.relative <= MAX_RATIO_TO_PLAIN * plain.relative:
         return fast
     return dataclasses.replace(
         fast,
@@ -171,7 +171,7 @@ def compare_with_plain(fast: Finding, plain: Finding) -> Finding:
 def _all_equal(trace: DrawTrace) -> bool:
     """Whether all candidates of all rows are the same, or were drawn from the same noise."""
     candidates = trace.candidates.detach()
-    tolerance = SAME * float(_sizes(candidates).max())
+    tolerance = EQUAL_TOLERANCE * float(_sizes(candidates).max())
     if bool(((candidates - candidates[:, :1]).abs() <= tolerance).all()):
         return True
     noise = trace.noises[0].reshape(*candidates.shape[:2], -1) if trace.noises else None
@@ -179,13 +179,13 @@ def _all_equal(trace: DrawTrace) -> bool:
 
 
 def _sizes(chunks: Tensor) -> Tensor:
-    """The largest number in each of the D last dimensions, at least 1, ignoring what is not finite: (D,) on the host."""
+    """The largest finite magnitude in each of the D last dimensions, at least 1: (D,) on the host."""
     finite = chunks.float().abs().nan_to_num(nan=0.0, posinf=0.0)
     return finite.reshape(-1, chunks.shape[-1]).amax(0).clamp(min=1.0).cpu()
 
 
 def _largest_differences(first: Tensor, second: Tensor) -> Tensor:
-    """Of each of the D last dimensions: (D,) on the host. Infinite where only one of the two is a number.
+    """For each of the D last dimensions: (D,) on the host. Infinite where only one of the two is a number.
 
     >>> nan = float("nan")
     >>> _largest_differences(torch.tensor([[1.0, nan]]), torch.tensor([[3.0, nan]]))
@@ -195,5 +195,5 @@ def _largest_differences(first: Tensor, second: Tensor) -> Tensor:
     """
     first, second = first.float(), second.float()
     same = (first == second) | (first.isnan() & second.isnan())
-    apart = (first - second).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
-    return apart.reshape(-1, apart.shape[-1]).amax(0).cpu()
+    difference = (first - second).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
+    return difference.reshape(-1, difference.shape[-1]).amax(0).cpu()

@@ -1,4 +1,4 @@
-"""Whether ``torch.compile`` works for a policy, found out before a robot waits for it."""
+"""Check at attaching whether ``torch.compile`` works, before a robot waits for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keystone_robotics.sample.adapter import Adapter
 
 
 def check_compiler(adapter: Adapter, policy: Any) -> None:
-    """Compile a one-line function where the policy lives.
+    """Compile a one-line function on the policy's device.
 
     Raises:
         KeystoneError: if the adapter has no step to compile, or the compiler is missing or broken.

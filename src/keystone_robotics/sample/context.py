@@ -1,4 +1,4 @@
-"""The circumstances in which a round is sampled, and how exact it can be."""
+"""The conditions under which a round is sampled, and the precision to expect."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from keystone_robotics.sample.request import SampleRequest
 
 
 class SamplingContext(NamedTuple):
-    """What may change from round to round and leads a sampler through other code: a path is exact in one, not in all.
+    """Conditions that may change between rounds and select other code in a sampler; a path is verified for each separately.
 
     Attributes:
         batched: more than one observation.
-        delayed: real-time chunking: the first steps of the chunk are fixed.
-        guided: the chunk is drawn towards a previous one.
+        delayed: real-time chunking with fixed first steps.
+        guided: sampling is guided by the previous chunk.
         noise: dtype of the initial noise.
-        products: dtype of matrix products, which autocast may change.
-        gradients: are recorded.
+        products: dtype of matrix products, under autocast.
+        gradients: recorded or not.
 
     >>> from keystone_robotics.sample.request import NoiseSpec
     >>> request = SampleRequest(single=lambda: None, noise=NoiseSpec(batch=1, shape=(16, 7), device="cpu"))
@@ -38,7 +38,7 @@ class SamplingContext(NamedTuple):
 
     @classmethod
     def of(cls, request: SampleRequest) -> SamplingContext | None:
-        """None where the sampler is vectorised: there is one way to sample then."""
+        """None if the sampler is vectorised: then there is only one path."""
         noise = request.noise
         if noise is None:
             return None
@@ -52,14 +52,13 @@ def coarsest_type(
     device: torch.device | str,
     encoding: Iterable[Any] | None = None,
 ) -> torch.dtype:
-    """The coarsest dtype that takes part in the sampling: of the noise, of a weight of these modules, or of autocast.
+    """The coarsest dtype used in sampling: of the noise, of the modules' parameters, or of autocast.
 
     Args:
-        sampling: the modules that are sampled with.
+        sampling: the modules used in sampling.
         dtype: of the noise.
         device: of the noise.
-        encoding: modules within them that only encode and are left out, where no convolution takes part in the rest; None to
-            leave nothing out.
+        encoding: encoder modules within them, excluded together with convolutions in TF32; None to exclude nothing.
 
     >>> policy = torch.nn.ModuleDict({"encoder": torch.nn.Linear(2, 2).half(), "expert": torch.nn.Linear(2, 2)})
     >>> coarsest_type([policy], torch.float32, "cpu")
@@ -67,15 +66,15 @@ def coarsest_type(
     >>> coarsest_type([policy], torch.float32, "cpu", encoding=[policy["encoder"]])
     torch.float32
     """
-    left_out = set(_modules_in(encoding or ()))
-    modules = [module for module in _modules_in(sampling) if module not in left_out]
+    excluded = set(_modules_in(encoding or ()))
+    modules = [module for module in _modules_in(sampling) if module not in excluded]
     types = {dtype, _product_dtype(device)}
     types |= {weight.dtype for module in modules for weight in module.parameters(recurse=False)}
     if torch.device(device).type == "cuda":
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
         convolves = encoding is None and any(isinstance(module, _ConvNd) for module in modules)
         if _in_tf32(matmul, matmul) or (convolves and _in_tf32(getattr(cudnn, "conv", None), cudnn)):
-            types.add(torch.float16)  # TF32 keeps as many digits
+            types.add(torch.float16)  # as many mantissa bits as TF32
     return max((kind for kind in types if kind.is_floating_point), key=lambda kind: torch.finfo(kind).eps)
 
 
@@ -84,9 +83,9 @@ def _modules_in(parts: Iterable[Any]) -> Iterator[torch.nn.Module]:
 
 
 def _in_tf32(setting: Any, before: Any) -> bool:
-    """Whether products are computed in TF32, by torch's setting or by the one that older versions have.
+    """Whether products are computed in TF32, by torch's current setting or by the one of older versions.
 
-    The older one raises where the newer was used; the newer one tells of both.
+    Reading the old setting raises once the new one was set; the new one reflects both.
     """
     precision = getattr(setting, "fp32_precision", None)
     return bool(before.allow_tf32) if precision is None else precision == "tf32"
@@ -94,4 +93,4 @@ def _in_tf32(setting: Any, before: Any) -> bool:
 
 def _product_dtype(device: torch.device | str) -> torch.dtype:
     one = torch.ones(1, 1, device=device)
-    return (one @ one).dtype  # tells autocast's type in every version of torch
+    return (one @ one).dtype  # autocast's dtype in every version of torch

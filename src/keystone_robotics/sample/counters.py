@@ -9,7 +9,7 @@ from keystone_robotics.sample.event import RoundEvent
 
 @dataclass
 class Counters:
-    """Sums over all rounds in which one of several candidates, or one with given noise, was selected.
+    """Sums over all rounds except those of the policy's own code (K = 1 without a seed).
 
     Attributes:
         rounds: number of rounds.
@@ -18,7 +18,7 @@ class Counters:
         dropped: candidates dropped because they were not finite.
         consensus, dispersion: sums over chunks.
         sampling_seconds: drawing candidates, with encoding inside the sampler.
-        selection_seconds: selecting.
+        selection_seconds: selecting one.
     """
 
     rounds: int = 0

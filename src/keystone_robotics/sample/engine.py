@@ -37,15 +37,15 @@ log = logging.getLogger("keystone")
 
 @dataclass(frozen=True)
 class SeededRequest:
-    """A request with its seeds: everything that its candidates follow from.
+    """A request with its seeds, which determine the candidates.
 
     Attributes:
         number: of the round since attaching.
-        seeds: one for each row; one for all where the number of rows is not known.
+        seeds: one per row; one in total if the batch size is unknown.
         request: of the override.
         temperature: factor on the initial noise.
-        context: in which the round is sampled; None where the sampler is vectorised.
-        k: candidates per row that were asked for.
+        context: in which the round is sampled; None if the sampler is vectorised.
+        k: requested candidates per row.
     """
 
     number: int
@@ -56,7 +56,7 @@ class SeededRequest:
     k: int
 
     def draw(self, path: str, k: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Candidates (B, K, T, D), and all noise that went in (B * K, ...)."""
+        """Candidates (B, K, T, D), and all noise they were drawn from (B * K, ...)."""
         spec = self.request.noise
         if spec is None:
             return sample_vectorised(self.request.single, k, self.seeds[0], self.temperature), ()
@@ -68,9 +68,8 @@ class SeededRequest:
         noise = noise.to(spec.device, spec.dtype)
         with contextlib.ExitStack() as stack:
             later: list[Tensor] = []
-            if (
-                self.request.stochastic
-            ):  # what the sampler draws on its way is replaced, but would move the global generator
+            if self.request.stochastic:
+                # The sampler's own draws are replaced, but still advance the global generator.
                 stack.enter_context(preserve_rng(spec.device))
                 later = stack.enter_context(SeededDraws(self.seeds, k)).drawn
             candidates = method(noise, k)
@@ -79,26 +78,26 @@ class SeededRequest:
 
 @dataclass(eq=False)
 class Engine:
-    """What is attached to a policy.
+    """Samples, verifies and selects for one attached policy.
 
     Attributes:
         adapter: how this family of policies is sampled K wide.
-        owner: the object that was attached to.
+        owner: the attached object.
         selector: how one candidate is selected.
-        k: candidates per round; 1 leaves the policy's own code untouched.
-        k_given: K is final; not so with ``k="auto"`` before it is known.
+        k: candidates per round; 1 runs the policy's own code.
+        k_given: K is final; False with ``k="auto"`` until it is measured.
         temperature: factor on the initial noise.
         seed: of all rounds, or None to draw each round's seed from torch's global generator.
         compile: compile the denoising step.
-        check: make the self-check in the first round; "all" compares every candidate, not only three.
+        check: run the self-check in the first round; "all" compares every candidate instead of three.
         keep: how many of the last rounds can be replayed.
-        paths: what is known about the fast path.
-        path: on which the last round was drawn; "undecided" before the first.
-        verified: the self-check has passed, or was not wanted.
-        finding: what the self-check found; None before it was made.
+        paths: where the fast path was found exact.
+        path: of the last round; "undecided" before the first.
+        verified: the self-check has passed or is disabled.
+        finding: result of the self-check; None before it.
         last: the selection of the last round.
-        encoder_names: of the adapter's encoder methods.
-        overridden: (module, its class, its class while attached), in order.
+        encoder_names: names of the adapter's encoder methods.
+        overridden: (module, original class, class while attached), in order.
     """
 
     adapter: Adapter
@@ -146,13 +145,13 @@ class Engine:
         return request.restore(selection.chunk)  # chunk
 
     def run_single(self, single: Callable[[], Any], chunk: Callable[[Any], Tensor] = lambda value: value) -> Any:
-        """The policy's own code, bit for bit. It is timed and reported only if there are listeners.
+        """The policy's own code, bit for bit. Timed and reported only if there are listeners.
 
         Args:
             single: the policy's own method with its arguments.
-            chunk: takes the chunks (B, T, D) out of what it returns.
+            chunk: extracts the chunks (B, T, D) from its result.
         """
-        if not self.listeners and torch.compiler.is_compiling():  # nothing to time, and no reason to break the graph
+        if not self.listeners and torch.compiler.is_compiling():  # timing would break the graph
             return single()
         listeners = self._rehearsing.listeners if self._is_rehearsal else self.listeners
         with self.timer.round():
@@ -165,7 +164,7 @@ class Engine:
                 sampled = self.wait(candidates.device)
                 selection = select(candidates, "first")
                 times = self.timer.end(candidates.device, sampled, Mark.now().host - sampled.host)
-            except Exception as error:  # a chunk that is not finite, say: with K = 1 that is the policy's own affair
+            except Exception as error:  # for example a non-finite chunk, which is the policy's to handle with K = 1
                 log.debug("KeyStone: a round with K = 1 is not reported: %s", error)
                 return value
             with self.lock:
@@ -178,11 +177,11 @@ class Engine:
 
     @property
     def untouched(self) -> bool:
-        """The policy's own code runs: one candidate, its own noise."""
+        """Whether the policy's own code runs: one candidate, its own noise."""
         return self.is_own_code(self.k)
 
     def is_own_code(self, k: int) -> bool:
-        """Whether a round with K candidates is the policy's own code."""
+        """Whether a round with K candidates runs the policy's own code."""
         return k == 1 and self.temperature == 1.0 and self.seed is None and current_seeds(id(self)) is None
 
     def _next_round(self, request: SampleRequest, k: int) -> SeededRequest:
@@ -207,36 +206,36 @@ class Engine:
     def _draw(self, round: SeededRequest) -> DrawTrace:
         if self._is_verified(round):
             return self._draw_verified(round)
-        with self.checking:  # threads wait for the first to have verified
+        with self.checking:  # other threads wait for the first to verify
             return self._draw_verified(round) if self._is_verified(round) else self._draw_and_verify(round)
 
     def _may_be_fast(self, round: SeededRequest) -> bool:
-        """Whether the fast path is offered and wanted, and nothing is known against it in this context."""
+        """Whether the fast path is offered, enabled and not refused in this context."""
         if round.request.shared is None or not self.paths.fast or round.context in self.paths.refused:
             return False
-        return round.k > 1 or round.context in self.paths.proved  # one candidate proves nothing about several
+        return round.k > 1 or round.context in self.paths.proved  # one candidate cannot verify several
 
     def _is_verified(self, round: SeededRequest) -> bool:
         return self.verified and (not self._may_be_fast(round) or round.context in self.paths.proved)
 
     def _draw_verified(self, round: SeededRequest) -> DrawTrace:
-        """On the fast path where it was proved; should it fail after all, on the plain one."""
+        """On the fast path if it was proved; on the plain path if that raises."""
         if not self._may_be_fast(round):
             return self._sample(round, "plain")
         try:
             return self._sample(round, "fast")
-        except torch.cuda.OutOfMemoryError:  # with one candidate: the plain path takes no less
+        except torch.cuda.OutOfMemoryError:  # with one candidate; the plain path needs no less memory
             raise
         except Exception as error:
             problem = _describe(error)
-        # Out of the handler, whose error keeps what the fast path had in memory.
-        trace = self._sample(round, "plain")  # fails too, if it is the observation that is wrong
+        # Outside of the handler: the exception keeps the fast path's tensors alive.
+        trace = self._sample(round, "plain")  # raises too if the observation is invalid
         assert round.context is not None
         self.paths.fail(round.context, problem)
         return trace
 
     def _draw_and_verify(self, round: SeededRequest) -> DrawTrace:
-        """The first time in a context: compare with the policy's own single calls, and settle on a path."""
+        """The first round in a context: compare with the policy's own single calls and choose a path."""
         problem, plain = "", None
         if self._may_be_fast(round):
             assert round.context is not None
@@ -246,9 +245,9 @@ class Engine:
                     plain = self._sample_and_compare(round, "plain")
                     finding = compare_with_plain(finding, plain[1])
                 problem = finding.problem
-            except torch.cuda.OutOfMemoryError:  # the plain path takes no less, and nothing is wrong with this one
+            except torch.cuda.OutOfMemoryError:  # the plain path needs no less memory, and this one is not at fault
                 raise
-            except Exception as error:  # whatever it is: the plain path does without it, or fails for the same reason
+            except Exception as error:  # the plain path avoids it, or raises for the same reason
                 problem = _describe(error)
             if not problem:
                 if finding.k > 1:
@@ -262,7 +261,7 @@ class Engine:
         return trace
 
     def _sample(self, round: SeededRequest, path: str) -> DrawTrace:
-        """Draw K candidates; where the device's memory is too small for them, half as many, and so on."""
+        """Draw K candidates; halve K while the device runs out of memory."""
         k = round.k
         while True:
             self.timer.begin()
@@ -280,7 +279,7 @@ class Engine:
             if not self._warned:
                 self._warned = True
                 log.warning(
-                    "KeyStone: out of memory at K=%d; such rounds go on with K=%d (a smaller k avoids the retries)",
+                    "KeyStone: out of memory at K=%d; the round is drawn with K=%d (a smaller k avoids the retries)",
                     k * 2,
                     k,
                 )
@@ -297,7 +296,7 @@ class Engine:
         dtype = trace.candidates.dtype if spec is None else spec.dtype
         if precision is None and spec is not None:
             modules = [module for module, _ in self.adapter.overrides(self.owner)]
-            # A fast path that fails the check costs some time, a plain one the policy: that one gets the benefit of the doubt.
+            # Stricter on the fast path: rejecting it costs time, rejecting the plain path raises.
             encoders = self.adapter.encoder_modules(self.owner) if trace.path == "fast" else None
             precision = coarsest_type(modules, dtype, spec.device, encoders)
         how = Comparison(self.check == "all", precision or dtype, round.temperature > 0)
@@ -325,18 +324,18 @@ class Engine:
             if not self._is_rehearsal:
                 self.last = kept
                 self.counters.add(event)
-        self.forget_kept()
+        self.drop_old_rounds()
         if self._is_rehearsal:
             self._rehearsing.listeners.emit(event)
             return
         self.selector.remember(kept)
         self.listeners.emit(event)
 
-    # ---- what the handle, overrides and listeners ask for
+    # ---- used by the handle, overrides and listeners
 
     @staticmethod
     def wait(device: torch.device) -> Mark:
-        """When the candidates are there; not waiting for others: a program may have more to do on this GPU."""
+        """Wait for the candidates; only for the current stream, since other work may run on this GPU."""
         mark = Mark.now()
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
@@ -345,20 +344,20 @@ class Engine:
         return Mark(Mark.now().host, mark.event)
 
     def set_k(self, k: int) -> None:
-        """From the next round on; ends ``k="auto"``."""
+        """Set K from the next round on; ends ``k="auto"``."""
         with self.checking:  # not in the middle of a self-check
             if self.finding is not None and self.finding.k == 1 < k:
-                self.verified = not self.check  # one candidate proves nothing about several: check again
+                self.verified = not self.check  # one candidate cannot verify several: check again
             self.k, self.k_given = k, True
 
-    def forget_kept(self) -> None:
-        """Drop kept rounds beyond the number to keep."""
+    def drop_old_rounds(self) -> None:
+        """Drop the oldest rounds beyond ``keep``."""
         with self.lock:
             while len(self.kept) > self.keep:
                 self.kept.pop(min(self.kept))
 
     def replay(self, number: int, k: int | None = None) -> Tensor:
-        """The candidates (B, K, T, D) of a kept round, drawn again on its path; another K draws more or fewer of them."""
+        """Draw the candidates (B, K, T, D) of a kept round again on its path; K may differ."""
         if number not in self.kept:
             have = (
                 f"kept: {sorted(self.kept)}" if self.kept else "none is kept: attach(..., keep=8) keeps the last eight"
@@ -370,8 +369,8 @@ class Engine:
 
     @contextlib.contextmanager
     def rehearsal(self, *listeners: Listener) -> Iterator[None]:
-        """Rounds within this block and thread are not executed by anybody: neither counted nor remembered, and reported to
-        these listeners alone.
+        """Rounds within this block and thread are not executed: they are not counted or remembered, and reported to these
+        listeners only.
         """
         before = getattr(self._rehearsing, "listeners", None)
         self._rehearsing.listeners = Listeners(listeners)
@@ -385,8 +384,8 @@ class Engine:
         return getattr(self._rehearsing, "listeners", None) is not None
 
     def compiled_step(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """A denoising step as an override should call it: compiled, where that was asked for, nothing is on the network that
-        would be bypassed, and the sampler around it is not compiled. Give a function that lives on.
+        """A denoising step as an override should call it: compiled if ``compile`` is set, no hook would be bypassed, and the
+        sampler around it is not compiled itself. ``function`` must be long-lived, since the result is cached by it.
         """
         if not self.compile or self.paths.obstacle or torch.compiler.is_compiling():
             return function
@@ -396,8 +395,8 @@ class Engine:
             return self.compiled[function]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
-        # A copied policy gets an engine of its own. It is noted before its parts are copied, because they point back to it;
-        # locks cannot be copied, and kept rounds and compiled steps belong to the original.
+        # A copied policy gets a copied engine, registered in the memo first because its parts refer back to it. Locks cannot
+        # be copied; kept rounds and compiled steps belong to the original.
         twin = memo[id(self)] = Engine.__new__(Engine)
         own = {
             "lock": threading.Lock(), "checking": threading.RLock(), "_rehearsing": threading.local(),

@@ -1,4 +1,4 @@
-"""What every listener gets after a round."""
+"""The event that listeners receive after a round."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ log = logging.getLogger("keystone")
 
 
 class RoundTimes(NamedTuple):
-    """Seconds of one round. On a GPU, encoding and sampling are measured on its own time line.
+    """Seconds of one round. On a GPU, encoding and sampling are measured with CUDA events.
 
     Attributes:
-        encode: in the methods that encode the context; where the adapter names the denoising step, all that the sampler did
-            before the first one.
-        sample: from there until the candidates were drawn.
-        select: until one was selected.
-        encode_inside: how much of the encoding was done by the sampler.
-        mixed: the sampler encodes, and its first step was not seen: what the encoders do not cover counts as sampling.
+        encode: encoder methods; if the adapter names the denoising step, everything in the sampler before the first step.
+        sample: the rest of the sampler.
+        select: selection.
+        encode_inside: the part of ``encode`` inside the sampler.
+        mixed: the sampler encodes and its first step was not detected: time outside of the encoders counts as sampling.
     """
 
     encode: float
@@ -45,7 +44,7 @@ class RoundEvent:
         candidates: (B, K, T, D) as the policy's sampler returned them (normalised, padded).
         selection: batched over the B rows.
         path: on which they were drawn: "fast", "plain", or "own" where the policy's own code ran untouched (K = 1).
-        k: candidates per row; fewer than asked for where memory was too small.
+        k: candidates per row; fewer than requested if memory ran out.
         times: of encoding, sampling and selecting.
     """
 
@@ -62,7 +61,7 @@ Listener = Callable[[RoundEvent], object]
 
 
 class Listeners:
-    """Any number of listeners. One that raises is logged once and removed: it never costs a round."""
+    """Any number of listeners. One that raises is logged and removed; the round continues."""
 
     def __init__(self, listeners: tuple[Listener, ...] = ()) -> None:
         self._listeners: list[tuple[object, Listener]] = [(object(), one) for one in listeners]
@@ -72,7 +71,7 @@ class Listeners:
         return bool(self._listeners)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Listeners:
-        # A copied policy reports to the same listeners, but for those that belong to one policy and say how they are copied.
+        # A copied policy reports to the same listeners, except those that define ``__deepcopy__``.
         own = (copy.deepcopy(one, memo) if hasattr(type(one), "__deepcopy__") else one for _, one in self._listeners)
         return Listeners(tuple(own))
 
@@ -87,7 +86,7 @@ class Listeners:
         return lambda: self._remove(entry)
 
     def find(self, kind: type) -> tuple[Listener, ...]:
-        """Those of a class."""
+        """The listeners of a class."""
         return tuple(one for _, one in self._listeners if isinstance(one, kind))
 
     def remove(self, listener: Listener) -> None:
@@ -101,7 +100,7 @@ class Listeners:
                 self._listeners.remove(entry)
 
     def emit(self, event: RoundEvent) -> None:
-        """Tell all of them, in the order in which they subscribed."""
+        """Call all listeners in the order of subscription."""
         for entry in list(self._listeners):
             try:
                 entry[1](event)

@@ -1,4 +1,4 @@
-"""Noise that can be drawn again: from seeds, row by row and candidate by candidate."""
+"""Reproducible noise: seeded per row and candidate."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torch.overrides import TorchFunctionMode
 
 _MASK = 2**64 - 1
 
-#: Held while the state of the global generator is saved and restored (another thread would see its draws repeated), and while
-#: a round's seed is drawn from it.
+#: Held while the state of the global generator is saved and restored (another thread would get repeated draws), and while a
+#: round's seed is drawn from it.
 global_generator = threading.RLock()
 
 
 @contextlib.contextmanager
 def preserve_rng(device: torch.device | str = "cpu") -> Iterator[None]:
-    """After this block the global generators of the host and of one device are in the state in which they were before."""
+    """Restore the global generators of the host and of one device after this block."""
     device = torch.device(device)
     with global_generator, torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
 
 
 def derive_seed(*numbers: int) -> int:
-    """One well-spread seed from several numbers (splitmix64 steps), the same on every machine.
+    """Hash several numbers into one seed (splitmix64), the same on every machine.
 
     >>> derive_seed(0, 1) != derive_seed(1, 0)
     True
@@ -44,8 +44,8 @@ def derive_seed(*numbers: int) -> int:
 def initial_noise(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
     """(B * K, *shape) float32 noise on the host, K rows for each of B seeds.
 
-    Candidate j of a row depends on the row's seed and on j alone: not on K, not on the other rows. So candidate 0 at K = 16
-    is what K = 1 draws, and an episode sees the same noise in whatever batch it runs.
+    Candidate j of a row depends only on the row's seed and on j, not on K or on the other rows. So candidate 0 at K = 16
+    equals the sample of K = 1, and the noise of an episode does not depend on its batch.
 
     >>> one, sixteen = initial_noise([7], 1, (50, 7)), initial_noise([3, 7], 16, (50, 7))
     >>> torch.equal(one[0], sixteen[16])
@@ -70,11 +70,11 @@ NOISE_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
 
 
 class FixedNoise(TorchFunctionMode):
-    """Within this context, the draws of a policy return the given tensors, in order, where their shapes match. A draw of fewer
-    rows takes the first rows of a tensor and leaves the others to the next (policies that go through a batch row by row).
+    """Within this context, torch's noise functions return the given tensors, in order, where their shapes match. A draw of
+    fewer rows takes the first rows of a tensor and leaves the rest for the next (policies that sample row by row).
 
-    The mode is local to the thread and patches nothing. Every torch call inside passes through Python, so it is for checks
-    and tests. ``drawn`` keeps the shapes of all draws.
+    The mode is thread-local and patches nothing. It slows down every torch call, so it is for checks and tests. ``drawn``
+    has the shapes of all draws.
 
     >>> with FixedNoise(torch.ones(2)) as given:
     ...     torch.randn(2), len(torch.randn(3)), given.left
@@ -88,7 +88,7 @@ class FixedNoise(TorchFunctionMode):
 
     @property
     def left(self) -> int:
-        """How many of the given tensors were not asked for."""
+        """How many of the given tensors were not drawn."""
         return len(self._noise)
 
     def __torch_function__(
@@ -106,7 +106,7 @@ class FixedNoise(TorchFunctionMode):
 
 
 class SeededDraws(TorchFunctionMode):
-    """Within this context, draws of B * K rows come from the rows' seeds: for samplers that add noise at every step.
+    """Within this context, draws of B * K rows are seeded by row: for samplers that add noise at every step.
 
     Args:
         seeds: one for each of the B rows.
@@ -117,7 +117,7 @@ class SeededDraws(TorchFunctionMode):
         super().__init__()
         self._seeds, self._k = list(seeds), k
         self._draw = 0
-        #: Everything that was drawn, for the self-check.
+        #: All draws, for the self-check.
         self.drawn: list[Tensor] = []
 
     def __torch_function__(

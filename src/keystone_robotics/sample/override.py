@@ -1,4 +1,4 @@
-"""How methods of a live object are overridden, and given back: its class becomes a subclass of its own."""
+"""Override methods of a live object by changing its class to a subclass, and undo it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _INNER = (
 
 
 class SamplerOverride:
-    """Base of the classes whose methods override those of a module; `put_on` gives the module the engine as ``_keystone``."""
+    """Base of classes whose methods override those of a module; `put_on` sets the engine as ``_keystone``."""
 
-    # For the type checker alone: others (transformers) resolve the annotations of a module's classes at run time.
+    # For the type checker only: transformers resolves the annotations of a module's classes at run time.
     if TYPE_CHECKING:
         _keystone: Engine
 
@@ -34,13 +34,13 @@ class SamplerOverride:
 
 
 class Hook:
-    """Overrides a method although the object has one among its own attributes: compiled, jitted, or bound beforehand.
+    """Overrides a method that is an instance attribute: compiled, jitted, or bound in the constructor.
 
-    As a class attribute of an override. Python asks a descriptor that can be assigned to before it asks the object, so the
-    object's own sampler stays where it is, untouched, and is back when the override comes off.
+    Used as a class attribute of an override. A data descriptor takes precedence over instance attributes, so the instance
+    attribute stays unchanged and is in effect again when the override is removed.
 
     Args:
-        method: called as ``method(object, own, *args, **kwargs)``, ``own`` being the object's own sampler.
+        method: called as ``method(object, own, *args, **kwargs)``, ``own`` being the object's original method.
 
     >>> class Model:
     ...     pass
@@ -75,7 +75,7 @@ class Hook:
         del vars(instance)[self._name]
 
     def from_class(self, instance: Any) -> Any:
-        """The sampler as the object's own class has it: neither compiled nor bound to anything else."""
+        """The method as defined by the object's class, uncompiled."""
         kind = type(instance)
         holders = [base for base in kind.__mro__ if self._name in vars(base)]
         place = next(place for place, base in enumerate(holders) if vars(base)[self._name] is self)
@@ -85,7 +85,7 @@ class Hook:
 
 
 def put_on(module: Any, override: type[SamplerOverride], engine: Engine) -> None:
-    """Make the module an instance of a subclass of its own class with the override's methods on top."""
+    """Change the module's class to a subclass that adds the override's methods."""
     hidden = sorted(
         name
         for name, value in vars(override).items()
@@ -93,9 +93,9 @@ def put_on(module: Any, override: type[SamplerOverride], engine: Engine) -> None
     )
     if hidden:
         raise KeystoneError(
-            f"{type(module).__name__}.{hidden[0]} was replaced on the object itself (by torch.compile, say), which hides every "
-            "method of the class: build the policy without that (compile_model=False), and let keystone.attach(policy, "
-            "compile=True) compile its denoising step"
+            f"{type(module).__name__}.{hidden[0]} was replaced on the object itself (for example by torch.compile), which "
+            "hides the methods of its class: build the policy without that (compile_model=False), and let "
+            "keystone.attach(policy, compile=True) compile its denoising step"
         )
     original = type(module)
     try:
@@ -107,7 +107,7 @@ def put_on(module: Any, override: type[SamplerOverride], engine: Engine) -> None
 
 
 def take_off(engine: Engine) -> None:
-    """Give every module its own class back, the last first; leaves nothing behind."""
+    """Restore the original class of every module, in reverse order, and remove all attributes."""
     for module, _, combined in engine.overridden:
         if not issubclass(type(module), combined):
             raise KeystoneError(
@@ -121,7 +121,7 @@ def take_off(engine: Engine) -> None:
 
 
 def watch_methods(engine: Engine) -> None:
-    """Time and count the encoders, and notice the first denoising step, where the adapter names them."""
+    """Time and count encoder calls and detect the first denoising step, for the methods that the adapter names."""
     adapter, owner = engine.adapter, engine.owner
     for part, name in adapter.encoder_methods(owner):
         _try_to_watch(part, _hooked_encoder(name) if name in vars(part) else _watched_encoder(name), engine)
@@ -132,7 +132,7 @@ def watch_methods(engine: Engine) -> None:
 
 def _try_to_watch(part: Any, override: type[SamplerOverride], engine: Engine) -> None:
     if vars(part).get("_keystone") not in (None, engine):
-        return  # an encoder that another attached policy uses too
+        return  # an encoder shared with another attached policy
     try:
         put_on(part, override, engine)
     except KeystoneError as error:
@@ -141,7 +141,7 @@ def _try_to_watch(part: Any, override: type[SamplerOverride], engine: Engine) ->
 
 @functools.cache
 def _hooked_encoder(name: str) -> type[SamplerOverride]:
-    """For an encoder that was replaced on the object: an engine, a compiled function."""
+    """For an encoder method that was replaced on the instance: an inference engine, a compiled function."""
 
     def encode(part: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return part._keystone.timer.encode(name, own, args, kwargs)
@@ -175,7 +175,7 @@ def _watched_step(name: str) -> type[SamplerOverride]:
 
 
 def objects_inside(policy: Any) -> Iterator[Any]:
-    """The object, then what it holds, breadth first."""
+    """The object and the objects it holds, breadth first."""
     queue, seen = [policy], set()
     while queue:
         current = queue.pop(0)
@@ -202,8 +202,8 @@ def _combined(override: type[SamplerOverride], original: type) -> type:
     key = (override, original)
     if key not in _classes:
         own = {name: value for name, value in vars(override).items() if not name.startswith("__")}
-        # Hooks need no place of their own among the bases. A second base would change the memory layout of classes that
-        # descend from abc.ABC, and such objects keep their class.
+        # Hooks need no second base, which would change the memory layout of abc.ABC subclasses; assigning ``__class__`` would
+        # then raise.
         hooks = bool(own) and all(isinstance(value, Hook) for value in own.values())
         bases, names = ((original,), own) if hooks else ((override, original), {})
         attributes = {"__module__": original.__module__, **names}

@@ -1,4 +1,4 @@
-"""What is known about the fast path: in which contexts it is exact, and in which it is not."""
+"""In which contexts the fast path was found exact, and in which it was rejected."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ log = logging.getLogger("keystone")
 
 @dataclass
 class Paths:
-    """Candidates are drawn on the fast path, on a context that they share, or on the plain one: the policy's own code, K wide.
+    """Candidates are drawn on the fast path (shared context) or on the plain path (the policy's own code on K rows).
 
     Attributes:
-        fast: the fast path is wanted, where the override offers one and the self-check finds it exact.
+        fast: use the fast path where the override offers one and the self-check finds it exact.
         proved: the contexts in which it is exact.
-        refused: those in which it is not, or fails.
-        failed_once: those in which it failed once after it had been proved.
-        obstacle: what is on the network that the fast path or compiled code would bypass, see `kit.bypass`.
+        refused: those in which it is not exact, or raised.
+        failed_once: those in which it raised once after it was proved.
+        obstacle: the hook or replaced method that the fast path or compiled code would bypass, see `kit.bypass`.
     """
 
     fast: bool = False
@@ -29,7 +29,7 @@ class Paths:
     obstacle: str = ""
 
     def refuse(self, context: SamplingContext, problem: str) -> None:
-        """The fast path is not used in this context any more."""
+        """Stop using the fast path in this context."""
         self.refused.add(context)
         log.warning(
             "KeyStone: the fast path is not used in rounds like this one, candidates are drawn on the plain path: %s",
@@ -37,7 +37,7 @@ class Paths:
         )
 
     def fail(self, context: SamplingContext, problem: str) -> None:
-        """It failed after it had been proved: forgiven once, because the cause may have been something else."""
+        """The fast path raised after it was proved. Refused the second time: the first may have had another cause."""
         if context in self.failed_once:
             self.refuse(context, problem)
             return

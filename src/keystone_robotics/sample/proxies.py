@@ -1,4 +1,4 @@
-"""Classes that stand in for others, and methods that were replaced on an object."""
+"""Proxy classes, and methods that were replaced on an instance."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-#: On a proxy class: the class that it stands in for.
+#: Attribute of a proxy class: the original class.
 _ORIGINAL = "_keystone_original_class"
 _NOTHING = object()
 
 
 def is_replaced(owner: Any, name: str) -> bool:
-    """Whether a method was replaced on the instance: by a compiled function, an inference engine.
+    """Whether a method was replaced on the instance, for example by a compiled function or an inference engine.
 
-    The object's own method does not count, which is how others undo a replacement.
+    Assigning the object's own bound method does not count: that is how other libraries undo a replacement.
     """
     value = vars(owner).get(name, _NOTHING)
     if value is _NOTHING:
@@ -25,12 +25,12 @@ def is_replaced(owner: Any, name: str) -> bool:
 
 
 def proxy_class(kind: type, name: str, bases: tuple[type, ...], attributes: Mapping[str, Any]) -> type:
-    """A class for objects of ``kind``, from which `original_class` finds back."""
+    """A subclass for objects of ``kind``; `original_class` returns ``kind`` for them."""
     return type(name, bases, {**attributes, _ORIGINAL: kind})
 
 
 def original_class(part: Any) -> type:
-    """The class that an object had before it got a proxy class, or several.
+    """The class of an object, without proxy classes.
 
     >>> class Greeter: ...
     >>> greeter = Greeter()
@@ -42,7 +42,7 @@ def original_class(part: Any) -> type:
 
 
 def root_class(kind: type) -> type:
-    """The class that a proxy class stands in for, in the end; any other class itself."""
+    """The original class behind any number of proxy classes; other classes unchanged."""
     while _ORIGINAL in vars(kind):
         kind = vars(kind)[_ORIGINAL]
     return kind

@@ -1,4 +1,4 @@
-"""What the override of a sampling method hands to the engine: one round, as data."""
+"""The request that the override of a sampling method passes to the engine: one round, as data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NoiseSpec:
         device: of the noise.
         dtype: of the noise.
         uniform: uniform on [-1, 1] instead of standard normal.
-        seed: that the policy's own method was called with; replaces the global generator.
+        seed: argument of the policy's own method; replaces the global generator.
     """
 
     batch: int
@@ -50,14 +50,14 @@ class SampleRequest:
     Attributes:
         single: the policy's own method with its own arguments; draws its own noise.
         wide: the policy's own code on B * K rows of noise.
-        shared: the same on a context that the candidates share, without copies of it; None where that is not possible now.
-        noise: what the sampler starts from; None where only the method itself knows (``site=``), which is then vectorised.
-        delay: steps of the chunk that will have passed when it arrives (real-time chunking).
-        guided: the chunk is drawn towards a previous one, with or without delay.
-        stochastic: the sampler draws more noise at every step; it is seeded too.
-        precision: coarsest dtype that the policy computes in, where its weights are not torch's and cannot tell.
-        chunk: takes the chunks (B, T, D) out of what ``single`` returns.
-        restore: makes what the caller of the method expects out of the selected chunks (B, T, D).
+        shared: the same on a shared context, without copies of it; None if not available in this round.
+        noise: the initial noise; None if unknown (``site=``): the method is vectorised then.
+        delay: steps of the chunk that will have been executed when it arrives (real-time chunking).
+        guided: guided by the previous chunk, with or without delay.
+        stochastic: the sampler draws noise at every step; it is seeded too.
+        precision: coarsest dtype of the computation, if the weights are not torch parameters.
+        chunk: extracts the chunks (B, T, D) from the result of ``single``.
+        restore: converts the selected chunks (B, T, D) to the method's return value.
     """
 
     single: Callable[[], Any]

@@ -1,4 +1,4 @@
-"""Seeds that a caller gives to the rounds within a block."""
+"""Seeds for the rounds within a ``with`` block."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, Union
 
 from keystone_robotics.sample.noise import derive_seed
 
-#: One for each row, the next for each row, or one for all.
+#: One seed per row, an iterator of row seeds, or one seed for all rows.
 SeedSource = Union[tuple[int, ...], Iterator[int], int]
 
-#: In this thread or task, by the id of the engine that they are for.
+#: The active seeds of this thread or task, by id of the engine.
 _scoped: contextvars.ContextVar[Mapping[int, SeedSource]] = contextvars.ContextVar(
     "keystone_seeds", default=MappingProxyType({})
 )
@@ -23,10 +23,10 @@ _scoped: contextvars.ContextVar[Mapping[int, SeedSource]] = contextvars.ContextV
 
 @contextlib.contextmanager
 def seed_scope(engine: int, seeds: Sequence[int] | Iterator[int] | int) -> Iterator[None]:
-    """Rounds of an engine within this block take their noise from ``seeds``: one for each row of the batch, or one for all.
+    """Seed the noise of an engine's rounds within this block: one seed per row of the batch, or one for all.
 
-    Of an iterator every row of every round takes the next: for callers that do not know in which batches their rows
-    will come. A method named by ``site``, whose rows are not known, takes one for the round.
+    With an iterator, every row of every round takes the next seed: for callers that do not know how their rows are batched.
+    A method named by ``site``, whose batch size is unknown, takes one seed per round.
     """
     given: SeedSource
     if isinstance(seeds, Iterator):
@@ -41,12 +41,12 @@ def seed_scope(engine: int, seeds: Sequence[int] | Iterator[int] | int) -> Itera
 
 
 def current_seeds(engine: int) -> SeedSource | None:
-    """The seeds in force for an engine; None if there are none."""
+    """The active seeds of an engine, or None."""
     return _scoped.get().get(engine)
 
 
 def seeds_for_rows(given: SeedSource, batch: int | None) -> tuple[int, ...]:
-    """A seed for each of ``batch`` rows; one for all where their number is not known.
+    """One seed for each of ``batch`` rows; one in total if the batch size is unknown.
 
     >>> seeds_for_rows((7, 8), 2), seeds_for_rows(iter([7, 8, 9]), 2)
     ((7, 8), (7, 8))
@@ -66,7 +66,7 @@ def seeds_for_rows(given: SeedSource, batch: int | None) -> tuple[int, ...]:
 
 
 def row_seeds(base: int, batch: int | None) -> tuple[int, ...]:
-    """A seed for each row out of one.
+    """Derive one seed per row.
 
     >>> len(set(row_seeds(7, 3)))
     3

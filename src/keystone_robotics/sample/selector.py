@@ -1,4 +1,4 @@
-"""How an attached policy selects one of its candidates: rule, metric, and the part of a chunk that counts."""
+"""How an attached policy selects one of its candidates: rule, metric, and the action space of distances."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ log = logging.getLogger("keystone")
 
 @dataclass
 class Selector:
-    """The settings may change between rounds.
+    """Selects one candidate per row. Settings may change between rounds.
 
     Attributes:
-        adapter: knows the real dimensions and the executed steps of the policy's chunks.
-        config: where it looks for them.
+        adapter: provides the real dimensions and executed steps of the policy's chunks.
+        config: passed to `Adapter.window`.
         rule: the rule with its parameters.
         metric: "l2", "l1" or "cosine".
-        space: what counts in distances. What it leaves open (``dims`` or ``steps``; both, if it is None) comes from the policy:
-            its real dimensions, its executed steps.
-        execute: steps of a chunk that the caller of the policy executes; None for what the policy's configuration says.
+        space: dimensions and steps used in distances. Defaults for ``dims`` and ``steps`` come from the policy: its real
+            dimensions and executed steps.
+        execute: steps of a chunk that the caller executes; None for the policy's configuration.
     """
 
     adapter: Adapter
@@ -48,32 +48,32 @@ class Selector:
     def select(self, candidates: Tensor, delay: int = 0) -> Selection:
         """One of the K candidates (B, K, T, D) of each row."""
         rule, space = self._rule(len(candidates)), self._space(candidates, delay)
-        # One seed for all: with the round's, the selection of a row would depend on the rows beside it.
+        # A constant seed: with the round's, the selection of a row would depend on the other rows.
         return select(candidates, rule, space, seed=0, metric=self.metric)
 
     def remember(self, selection: Selection) -> None:
-        """It is going to be executed: the next round of a rule that looks back continues it."""
+        """Store the selected chunk for rules that use the previous one."""
         if self.rule.remembers:
             self._previous = selection.chunk
 
     def reset_history(self) -> None:
-        """A new episode begins: rules that look back have nothing to look back at."""
+        """Forget the previous chunk, at the start of an episode."""
         self._previous = None
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        """Some episodes of a batch have ended: the rows of the next round are these rows of the last one."""
+        """Keep these rows of the previous chunk, after other episodes of the batch have ended."""
         if self._previous is not None:
             self._previous = self._previous[list(rows)]
 
     def _window(self) -> Window | None:
-        """What is real and executed, as far as the policy or the caller tells."""
+        """Real dimensions and executed steps, from the policy and the caller."""
         window = self.adapter.window(self.config)
         if self.execute is None:
             return window
         return Window(None, 0, self.execute) if window is None else replace(window, steps=self.execute)
 
     def _check_window(self, window: Window | None) -> None:
-        """Padding outvotes what is real: where it cannot be told apart, the caller has to say."""
+        """Padding would dominate distances: raise if it is unknown and the caller did not give it."""
         known = {"dims": window is not None and window.dims is not None, "steps": window is not None}
         missing = [name for name in known if not known[name] and getattr(self.space, name, None) is None]
         if missing and self.adapter.padding_reason:
@@ -84,7 +84,7 @@ class Selector:
             )
 
     def _space(self, candidates: Tensor, delay: int) -> ActionSpace | None:
-        """The caller's space, completed by the real dimensions and the steps that will be executed."""
+        """The caller's space, with defaults for the real dimensions and executed steps."""
         given = self.space
         if given is not None and given.dims is not None and given.steps is not None:
             return given
@@ -108,7 +108,7 @@ class Selector:
         return completed
 
     def _rule(self, rows: int) -> Rule:
-        """The rule, told what the previous chunk had planned from now on, if it wants to know."""
+        """The rule, with the rest of the previous chunk if it uses it."""
         previous = self._previous
         if not self.rule.remembers or previous is None or len(previous) != rows:
             return self.rule
@@ -116,7 +116,7 @@ class Selector:
         ahead = None if window is None else previous[:, window.steps :]
         if ahead is None or not ahead.shape[1]:
             self._warn_once(
-                "it is not known how many steps of a chunk are executed (give execute=…)"
+                "the number of executed steps is unknown (give execute=…)"
                 if ahead is None
                 else "every chunk is executed to its end"
             )
@@ -126,4 +126,4 @@ class Selector:
     def _warn_once(self, reason: str) -> None:
         if not self._warned:
             self._warned = True
-            log.warning("KeyStone: %s, so rule %s has nothing to look back at", reason, self.rule.name)
+            log.warning("KeyStone: %s, so rule %s cannot use the previous chunk", reason, self.rule.name)

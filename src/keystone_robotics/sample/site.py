@@ -1,4 +1,4 @@
-"""For a policy without an adapter: vectorise a method that the user names over its own randomness."""
+"""For policies without an adapter: vectorise a named method over its randomness."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keystone_robotics.sample.request import SampleRequest
 
 
 class SiteAdapter(Adapter):
-    """An adapter made on the spot for ``site="method"`` or ``site="inner.module.method"``."""
+    """Adapter for ``site="method"`` or ``site="inner.module.method"``."""
 
     name = "site"
     shared_context = "everything that does not depend on the noise (torch.vmap)"
@@ -35,9 +35,9 @@ class SiteAdapter(Adapter):
             )
         if isinstance(getattr(owner, self.method), torch.nn.Module):
             raise KeystoneError(
-                f"site={site!r} is a module, not a method: name one of its methods, {site + '.forward'!r} say"
+                f"site={site!r} is a module, not a method: name one of its methods, for example {site + '.forward'!r}"
             )
-        self.override = _override_of(self.method)  # type: ignore[misc]
+        self.override = _override_method(self.method)  # type: ignore[misc]
 
     def owns(self, policy: Any) -> bool:
         return True
@@ -56,11 +56,11 @@ class SiteAdapter(Adapter):
         try:
             return super().window(config)
         except (AttributeError, TypeError, KeyError):
-            return None  # nothing is known about the policy: everything counts, as in the paper
+            return None  # unknown policy: all dimensions and steps count, as in the paper
 
 
 @functools.cache
-def _override_of(method: str) -> type[SamplerOverride]:
+def _override_method(method: str) -> type[SamplerOverride]:
     """A class that overrides one method by name."""
 
     def sample(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where the time of a round goes, and how often its encoders are called."""
+"""Times the phases of a round and counts encoder calls."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from keystone_robotics.sample.event import RoundTimes
 
 
 class Mark(NamedTuple):
-    """A moment: on the host's clock and, where a GPU is in use, on its own time line."""
+    """A point in time: on the host's clock and, if CUDA is initialised, as a CUDA event."""
 
     host: float
     event: Any
 
     @classmethod
     def now(cls) -> Mark:
-        # Within a CUDA graph that is being captured, an event would become a part of the graph.
+        # During CUDA graph capture, an event would become part of the graph.
         if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
             return cls(time.perf_counter(), None)
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -30,15 +30,15 @@ class Mark(NamedTuple):
         return cls(time.perf_counter(), event)
 
     def until(self, later: Mark, device: torch.device) -> float:
-        """Seconds from here to a later moment: on the time line of the device, where both were marked on it."""
+        """Seconds until a later mark; by CUDA events if both were recorded on the device."""
         if device.type == "cuda" and all(one is not None and one.device == device for one in (self.event, later.event)):
-            later.event.synchronize()  # has passed: the candidates were waited for
+            later.event.synchronize()  # returns at once: the candidates were waited for
             return 1e-3 * float(self.event.elapsed_time(later.event))
         return later.host - self.host
 
 
 class EncoderCall(NamedTuple):
-    """One call of an encoder, not those that it makes itself."""
+    """One outermost call of an encoder."""
 
     name: str
     begin: Mark
@@ -51,7 +51,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.depth = 0
         self.in_round = False
-        # Encoders also run outside of rounds (training), and nobody collects those calls.
+        # Bounded: encoders also run outside of rounds (training), where calls are never collected.
         self.calls: deque[EncoderCall] = deque(maxlen=64)
         self.counts: list[dict[str, int]] = []
         self.begin: Mark | None = None
@@ -59,7 +59,7 @@ class _Thread(threading.local):
 
 
 class RoundTimer:
-    """Told by overrides of encoders and of the denoising step what happens; asked by the engine."""
+    """Records encoder calls and the first denoising step, reported by overrides."""
 
     def __init__(self) -> None:
         self._thread = _Thread()
@@ -99,7 +99,7 @@ class RoundTimer:
 
     @contextlib.contextmanager
     def round(self) -> Iterator[None]:
-        """A round, which may fail: what was noted for it is dropped in the end, and not taken for the next one's."""
+        """A round; its records are dropped at the end, also if it raises."""
         state = self._thread
         outermost, state.in_round = not state.in_round, True
         try:
@@ -110,25 +110,25 @@ class RoundTimer:
                 state.begin, state.first_step, state.in_round = None, None, False
 
     def begin(self) -> None:
-        """Sampling begins, perhaps once more: only the last attempt of a round counts."""
+        """Sampling begins; only the last attempt of a round counts."""
         state = self._thread
         if state.begin is not None:
             state.calls = deque((one for one in state.calls if one.end.host <= state.begin.host), maxlen=64)
         state.begin, state.first_step = Mark.now(), None
 
     def end(self, device: torch.device, sampled: Mark, select: float) -> RoundTimes:
-        """Times of the round so far: candidates were there at ``sampled``, and selecting took ``select`` seconds."""
+        """Times of the round: sampling ended at ``sampled``, selecting took ``select`` seconds."""
         state = self._thread
         begin = state.begin or sampled
         # The last call of each: others were outside of rounds (training).
         before = {call.name: call for call in state.calls if call.end.host <= begin.host}
         encode = sum(call.begin.until(call.end, device) for call in before.values())
         mixed = False
-        # A step after that is one of the self-check's.
+        # A later step belongs to the self-check.
         if state.first_step is not None and state.first_step.host <= sampled.host:
             inside = begin.until(state.first_step, device)
         else:
             within = [call for call in state.calls if begin.host < call.end.host <= sampled.host]
             inside, mixed = sum(call.begin.until(call.end, device) for call in within), bool(within)
-        # Below zero where the self-check drew once more on another path.
+        # Negative if the self-check sampled again on another path.
         return RoundTimes(encode + inside, max(0.0, begin.until(sampled, device) - inside), select, inside, mixed)

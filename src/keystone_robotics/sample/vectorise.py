@@ -1,4 +1,4 @@
-"""K candidates from a sampler of which nothing is known: ``torch.vmap`` over its own randomness."""
+"""K candidates from an unknown sampler: ``torch.vmap`` over its randomness."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keystone_robotics.sample.noise import NOISE_FUNCTIONS, global_generator
 
 
 class ScaledFirstDraw(TorchFunctionMode):
-    """The first draw of noise within this context is scaled; the initial noise of a sampler is its first."""
+    """Scale the first noise draw within this context, which is the initial noise of a sampler."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -33,9 +33,9 @@ class ScaledFirstDraw(TorchFunctionMode):
 def sample_vectorised(method: Callable[[], Tensor], k: int, seed: int, temperature: float) -> Tensor:
     """(B, K, T, D) from a method that returns (B, T, D) and draws its own noise.
 
-    ``torch.vmap`` batches only what depends on the noise, so the context is encoded once without knowing what it is. Limits:
-    attention runs on the math backend (the fused ones have no batching rule), and the method must not write candidates in
-    place into tensors that they share.
+    ``torch.vmap`` batches only what depends on the noise, so the context is encoded once. Limits: attention runs on the math
+    backend (the fused kernels have no batching rule), and the method must not write in place into tensors that do not depend
+    on the noise.
     """
 
     def one(_: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def sample_vectorised(method: Callable[[], Tensor], k: int, seed: int, temperatu
             raise KeystoneError(f"the method returns {what}, expected one tensor of chunks (B, T, D)")
         return chunks
 
-    # The state of all devices is preserved: nothing is known of where the method draws.
+    # Preserve the generators of all devices: the method may draw on any.
     with global_generator, torch.random.fork_rng(), sdpa_kernel(SDPBackend.MATH):
         torch.manual_seed(seed % 2**63)
         try:

@@ -1,8 +1,8 @@
 """KeyStone in LeRobot's own commands. LeRobot imports this package before it parses the command line.
 
-It registers the policy type ``keystone`` and adds the flags ``--policy.keystone.…`` to every policy type. Where they do not
-work with the installed LeRobot, or an environment variable cannot be read, a command that uses them ends here with one line: it
-must not run without KeyStone.
+It registers the policy type ``keystone`` and adds the flags ``--policy.keystone.…`` to every policy type. If they do
+not work with the installed LeRobot, or an environment variable is invalid, a command that uses them exits here with one line:
+it must not run without KeyStone.
 """
 
 import os
@@ -18,7 +18,7 @@ try:
 except Exception as error:
     problem = f"{type(error).__name__}: {error}"
 
-# LeRobot logs exceptions of plugins and goes on, except for SystemExit.
+# LeRobot logs exceptions of plugins and continues, except for SystemExit.
 if problem and (
     any(argument.startswith("--policy.keystone") for argument in sys.argv)
     or any(os.environ.get(variable_of(name), "").strip() for name in options())

@@ -1,4 +1,4 @@
-"""``--policy.type=keystone --policy.base_path=CHECKPOINT --policy.k=16``: a policy type of its own, public API only."""
+"""``--policy.type=keystone --policy.base_path=CHECKPOINT --policy.k=16``: a separate policy type, public API only."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from lerobot_policy_keystone.options import KeystoneOptions
 @PreTrainedConfig.register_subclass("keystone")
 @dataclass
 class KeystoneConfig(KeystoneOptions, PreTrainedConfig):
-    """A checkpoint of any supported policy type, attached to. Everything but KeyStone's options comes from the checkpoint."""
+    """A checkpoint of any supported policy type with KeyStone attached. All other settings come from the checkpoint."""
 
     base_path: str | None = None  # the checkpoint: a directory or a repository on the Hugging Face Hub
     n_action_steps: int | None = None  # executed steps per chunk; default: the checkpoint's

@@ -1,4 +1,4 @@
-"""``--policy.keystone.k=16`` on any checkpoint: a field on LeRobot's configs, and an attached policy where it is set."""
+"""``--policy.keystone.k=16`` on any checkpoint: adds a field to LeRobot's configs and attaches policies that set it."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ from lerobot_policy_keystone.options import KeystoneOptions
 FIELD = "keystone"
 
 process_options: dict[str, Any] = {}
-"""From the command line of a server: over the environment, under the flags of a policy."""
+"""Options from the command line of a server: override the environment, overridden by a policy's flags."""
 
 
 @dataclasses.dataclass
@@ -28,23 +28,23 @@ class _Holder:
 
 
 def install() -> str:
-    """Add the field to every policy config and let policies read it once they are built. Returns what does not fit, if so.
+    """Add the field to every policy config and attach policies after construction. Returns the problem, or an empty string.
 
-    Types that cannot be attached to get the field too: their users deserve the reason, not "unrecognized arguments".
+    Types that cannot be attached to get the field too, so that the error gives the reason, not "unrecognized arguments".
     """
     try:
         configs = [cls for cls in PreTrainedConfig.get_known_choices().values() if cls is not KeystoneConfig]
         for config_class in configs:
             _add_field(config_class)
         draccus.encode.register(PreTrainedConfig, _encode_without_field, include_subclasses=True)
-        _watch_policies()
+        _patch_constructors()
         return _problem(configs)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
 
 def _add_field(config_class: type) -> None:
-    """Give a dataclass one more field with a default, without decorating it again."""
+    """Add a field with a default to an existing dataclass."""
     known = config_class.__dataclass_fields__  # type: ignore[attr-defined]
     if FIELD in known:
         return
@@ -61,29 +61,29 @@ def _add_field(config_class: type) -> None:
 
 
 def _encode_without_field(config: PreTrainedConfig, declared_type: Any = None) -> dict[str, Any]:
-    """What is saved with a checkpoint: as LeRobot writes it, so that it loads where this plugin is not installed."""
+    """Encode a config without the field, so that checkpoints load without this plugin."""
     named = declared_type is not None and is_choice_type(declared_type)
     encoded = encode_choice(config, declared_type) if named else encode_dataclass(config, declared_type)
     encoded.pop(FIELD, None)
     return encoded
 
 
-def _watch_policies() -> None:
-    """Attach to every policy as soon as its constructor has returned; weights that are loaded later are used as usual."""
-    if _policies_are_watched():
+def _patch_constructors() -> None:
+    """Attach to every policy after its constructor has returned; weights may be loaded later."""
+    if _constructors_are_patched():
         return
-    subclass_made = PreTrainedPolicy.__init_subclass__.__func__
+    init_subclass = PreTrainedPolicy.__init_subclass__.__func__
 
-    def subclass_made_and_watched(cls: Any, /, **kwargs: Any) -> None:
-        subclass_made(cls, **kwargs)
+    def init_subclass_and_patch(cls: Any, /, **kwargs: Any) -> None:
+        init_subclass(cls, **kwargs)
         _attach_after_init(cls)
 
-    PreTrainedPolicy.__init_subclass__ = classmethod(subclass_made_and_watched)
+    PreTrainedPolicy.__init_subclass__ = classmethod(init_subclass_and_patch)
     for policy_class in _all_subclasses(PreTrainedPolicy):
         _attach_after_init(policy_class)
 
 
-def _policies_are_watched() -> bool:
+def _constructors_are_patched() -> bool:
     return PreTrainedPolicy.__init_subclass__.__module__ == __name__
 
 
@@ -116,13 +116,13 @@ def _attach_if_wanted(policy: Any, config: PreTrainedConfig) -> None:
 
 
 def _problem(configs: Sequence[type]) -> str:
-    """What is not as it was left by `install`, if anything."""
+    """Verify `install`; returns the problem, or an empty string."""
     if not configs:
         return "it registers no policy types"
     for config_class in configs:
         if FIELD not in {field.name for field in dataclasses.fields(config_class)}:
-            return f"{config_class.__name__} takes no further field"
+            return f"the field was not added to {config_class.__name__}"
     encoder = draccus.encode.dispatch(PreTrainedConfig)
     if encoder is None or encoder.func is not _encode_without_field:
-        return "the field cannot be kept out of saved checkpoints"
-    return "" if _policies_are_watched() else "policies cannot be watched while they are built"
+        return "the field cannot be excluded from saved checkpoints"
+    return "" if _constructors_are_patched() else "the constructors of policies could not be patched"

@@ -1,4 +1,4 @@
-"""The policy type ``keystone``: a wrapper that hands everything to the attached policy inside it."""
+"""The policy type ``keystone``: a wrapper that delegates to the attached policy inside."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
 
 
 class KeystonePolicy(PreTrainedPolicy):
-    """A pretrained policy that draws K chunks a round and executes one of them."""
+    """A pretrained policy that draws K chunks per round and executes one of them."""
 
     config_class = KeystoneConfig
     name = "keystone"

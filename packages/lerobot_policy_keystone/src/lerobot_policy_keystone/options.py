@@ -1,4 +1,4 @@
-"""KeyStone's options as LeRobot's command-line parser reads them: flat, all optional, generated from `keystone.Spec`."""
+"""KeyStone's options for LeRobot's command-line parser: flat, all optional, generated from `keystone.Spec`."""
 
 from dataclasses import dataclass, field, make_dataclass
 from typing import Any
@@ -7,7 +7,7 @@ from keystone_robotics.spec import options, read_options
 
 
 def _optional(name: str, help: str) -> Any:
-    """A field for draccus, which makes a value of the text as YAML does; `read_options` reads and checks it."""
+    """A field for draccus, which parses the value as YAML; `read_options` validates it."""
     return field(default=None, metadata={"custom_args": {"help": help.replace("%", "%%"), "metavar": name.upper()}})
 
 
@@ -21,5 +21,5 @@ class KeystoneOptions(_Fields):
     """KeyStone: draw K action chunks from one context, execute the one they agree on. Any option turns it on."""
 
     def given(self) -> dict[str, Any]:
-        """The options that were given, read and checked."""
+        """The given options, parsed and validated."""
         return read_options({name: getattr(self, name) for name in options()}, "keystone.{}".format)

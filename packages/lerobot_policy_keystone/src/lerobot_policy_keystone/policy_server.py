@@ -22,11 +22,11 @@ class KeystonePolicyServerConfig(PolicyServerConfig):
 
 
 def main() -> None:
-    """Serve until SIGINT or SIGTERM. KeyStone is on without any option."""
+    """Serve until SIGINT or SIGTERM. KeyStone is enabled without any option."""
     config = draccus.parse(KeystonePolicyServerConfig)
     try:
         flag.process_options = merge(config.keystone.given(), options_from_environment(), {"rule": DEFAULT_RULE})
-        spec_from(flag.process_options)  # a wrong option should not wait for the first client
+        spec_from(flag.process_options)  # report invalid options before the first client connects
     except KeystoneError as error:
         raise SystemExit(f"keystone-policy-server: {error}") from None
     if problem:

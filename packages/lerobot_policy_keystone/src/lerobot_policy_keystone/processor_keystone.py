@@ -8,7 +8,7 @@ from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
 
 
 def make_keystone_pre_post_processors(config: KeystoneConfig, dataset_stats: Any = None) -> tuple[Any, Any]:
-    """Found by LeRobot by its name; the statistics are the checkpoint's."""
+    """Called by LeRobot by its name; the statistics are the checkpoint's."""
     return make_pre_post_processors(
         config.base,
         pretrained_path=config.base_path,

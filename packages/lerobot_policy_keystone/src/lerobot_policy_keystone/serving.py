@@ -1,6 +1,6 @@
-"""LeRobot's gRPC server with an end, and with the window of steps that its client executes.
+"""LeRobot's gRPC server with a clean shutdown, and with distances on the steps that its client executes.
 
-Importing LeRobot's server sets up logging and makes a directory ``logs``; hence a module of its own.
+A separate module, because importing LeRobot's server configures logging and creates a directory ``logs``.
 """
 
 import signal
@@ -15,11 +15,11 @@ from lerobot.transport import services_pb2_grpc
 import keystone_robotics as keystone
 
 RETURN_WHOLE_CHUNKS = ("pi0", "pi05", "smolvla")
-"""Policies whose `predict_action_chunk` returns ``chunk_size`` steps; the others cut at ``n_action_steps`` themselves."""
+"""Policies whose `predict_action_chunk` returns ``chunk_size`` steps; the others return ``n_action_steps``."""
 
 
 class KeystonePolicyServer(PolicyServer):
-    """LeRobot's server; distances are measured on the steps that the client asked for."""
+    """LeRobot's server; distances are measured on the steps that the client requests."""
 
     def SendPolicyInstructions(self, request: Any, context: Any) -> Any:  # noqa: N802
         answer = super().SendPolicyInstructions(request, context)

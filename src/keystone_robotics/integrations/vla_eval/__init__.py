@@ -1,4 +1,4 @@
-"""KeyStone in vla-eval's model servers: any server class with one more argument, any server script served with it."""
+"""KeyStone in vla-eval's model servers: wraps any server class, or serves any server script with it."""
 
 from keystone_robotics.integrations.vla_eval.launch import serve_script
 from keystone_robotics.integrations.vla_eval.server import wrap_server

@@ -1,4 +1,4 @@
-"""The command that ``keystone vla-eval serve`` becomes: vla-eval's own, with a shim in place of the script."""
+"""Builds the ``vla-eval serve`` command with a shim instead of the server script."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.files import written_whole
+from keystone_robotics.files import atomic_write
 from keystone_robotics.integrations.vla_eval.options import ServeOptions, absolute, environment_block
 from keystone_robotics.integrations.vla_eval.shim import cache, has_requirements, shim
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be served.
+    """The server to start.
 
     Attributes:
         script: the server script.
@@ -34,7 +34,7 @@ class Target:
 
 
 def read_target(path: Path) -> Target:
-    """A server script, or a YAML file that names one.
+    """Read a server script, or a YAML file that names one.
 
     Raises:
         KeystoneError: if it is neither.
@@ -60,7 +60,7 @@ def read_target(path: Path) -> Target:
     script = Path(config["script"])
     if not script.is_file():
         raise KeystoneError(
-            f"{path} names the script {script}, which is not there: vla-eval looks it up from the current directory, "
+            f"{path} names the script {script}, which does not exist: vla-eval resolves it from the current directory, "
             f"{Path.cwd()}"
         )
     args = config.get("args") or {}
@@ -70,13 +70,13 @@ def read_target(path: Path) -> Target:
 def serve_command(
     target: Target, flags: Mapping[str, Any], address: str | None = None, args: Sequence[str] = ()
 ) -> list[str]:
-    """``vla-eval serve`` for a target: flags go over the block in its file, and that over the environment. Writes the shim
-    and a small YAML file.
+    """The ``vla-eval serve`` command for a target. Flags override the block in its file, which overrides the environment.
+    Writes the shim and a small YAML file.
 
     Args:
         target: what to serve.
         flags: options from the command line, None where not given.
-        address: host:port, or None for what the file says.
+        address: host:port, or None for the file's.
         args: further arguments of the server, KEY=VALUE.
     """
     for arg in args:
@@ -95,7 +95,7 @@ def serve_command(
 
 
 def serve_environment(target: Target) -> dict[str, str]:
-    """The environment variables for that command: uv is found if it lies beside this Python.
+    """Environment variables for that command; uv is also found in the folder of this Python.
 
     Raises:
         KeystoneError: if there is no uv.
@@ -105,8 +105,8 @@ def serve_environment(target: Target) -> dict[str, str]:
     if shutil.which("uv", path=environment["PATH"]) is None:
         raise KeystoneError("vla-eval starts servers with uv, which is not installed: pip install uv")
     if not has_requirements(target.script):
-        # Without requirements of its own, the script runs in an environment of uv's choice: let it be the one KeyStone is in,
-        # and not that of whatever project the current directory belongs to.
+        # uv chooses the environment of a script without requirements: use this one, not that of the project in the current
+        # directory.
         environment.update(VIRTUAL_ENV=sys.prefix, UV_NO_PROJECT="1")
     return environment
 
@@ -114,18 +114,18 @@ def serve_environment(target: Target) -> dict[str, str]:
 def write_shim(script: Path, path: Path) -> None:
     """Write the shim of a server script to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(shim(script), encoding="utf-8")
 
 
 def _write(target: Target) -> Path:
-    """The shim and, beside it, a file that puts it in the place of the script."""
+    """Write the shim and a configuration that names it as the script."""
     name = f"{target.script.stem}-{_digest(target.script)}"
     path = cache() / f"{name}.py"
     write_shim(target.script, path)
     config = {"script": str(path)} | ({"extends": str(target.config)} if target.config else {})
     file = cache() / f"{name}-{_digest(target.config)}.yaml"
-    with written_whole(file) as draft:
+    with atomic_write(file) as draft:
         draft.write_text(json.dumps(config))  # JSON is YAML
     return file
 

@@ -1,4 +1,4 @@
-"""Run a server script as it is, except that the class that it serves takes the argument `keystone`."""
+"""Run a server script unchanged, except that its server class takes the argument `keystone`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keystone_robotics.integrations.vla_eval.server import wrap_server
 def serve_script(path: str | Path) -> None:
     """Run a vla-eval server script with the arguments of this process; `run_server` gets the wrapped class.
 
-    What a user can mend ends the process with one line on stderr and exit code 2.
+    User errors end the process with one line on stderr and exit code 2.
     """
     script = Path(path)
     served: list[type] = []
@@ -28,13 +28,13 @@ def serve_script(path: str | Path) -> None:
 
     serve.run_server = run_wrapped
     sys.argv[0] = str(script)
-    sys.path.insert(0, str(script.parent))  # as python does for a script, which may import what lies beside it
+    sys.path.insert(0, str(script.parent))  # as Python does: a script may import modules of its folder
     try:
         runpy.run_path(str(script), run_name="__main__")
         if not served:
             raise KeystoneError(
-                f"{script} served nothing: expected a vla-eval server script, which ends with run_server(TheServerClass) from "
-                "vla_eval.model_servers.serve"
+                f"{script} did not start a server: expected a vla-eval server script, which ends with "
+                "run_server(TheServerClass) from vla_eval.model_servers.serve"
             )
     except KeystoneError as error:
         sys.stderr.write(f"keystone: {error}\n")

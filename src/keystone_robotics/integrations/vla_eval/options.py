@@ -1,4 +1,4 @@
-"""The `keystone:` block of a server's arguments: how candidates are drawn and selected, and two options of the server."""
+"""The `keystone:` block of a server's arguments: the fields of `Spec`, and two options of the server."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SERVER_OPTIONS = ("site", "rounds")
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Everything that a server's `keystone:` block can hold.
+    """The options of a server's `keystone:` block.
 
     Attributes:
         spec: how candidates are drawn and one is selected.
-        site: for a policy without an adapter, the method to vectorise, seen from the server: ``_model.sample_actions``.
+        site: for a policy without an adapter, the method to vectorise, as a path from the server: ``_model.sample_actions``.
         rounds: file to which every round appends a JSON line.
     """
 
@@ -32,10 +32,10 @@ class ServeOptions:
 
     @classmethod
     def parse(cls, *blocks: object) -> ServeOptions:
-        """The options of flat mappings, with the parameters of the rule beside the rest; the first goes over the others.
+        """Parse flat mappings of options and rule parameters; earlier ones override later ones.
 
         Raises:
-            KeystoneError: for a name that is not known, or a value that is wrong.
+            KeystoneError: for an unknown name or an invalid value.
 
         >>> ServeOptions.parse({"k": 8, "tau": 0.5}, {"k": 4, "seed": 0}).block()
         {'rule': 'keystone', 'k': 8, 'seed': 0, 'tau': 0.5}
@@ -53,13 +53,13 @@ class ServeOptions:
         return cls(spec, **server)
 
     def block(self) -> dict[str, Any]:
-        """The block that these options can be read from."""
+        """The block that parses to these options."""
         server = {name: getattr(self, name) for name in SERVER_OPTIONS}
         return {**self.spec.as_dict(), **{name: value for name, value in server.items() if value is not None}}
 
 
 def environment_block(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """A block of the ``KEYSTONE_…`` variables; ``KEYSTONE_LOG`` is the file of the rounds.
+    """A block from the ``KEYSTONE_…`` variables; ``KEYSTONE_LOG`` is the file of the rounds.
 
     >>> environment_block({"KEYSTONE_K": "8", "KEYSTONE_LOG": "rounds.jsonl"})
     {'k': 8, 'rounds': 'rounds.jsonl'}
@@ -71,7 +71,7 @@ def environment_block(environ: Mapping[str, str] = os.environ) -> dict[str, Any]
 def _checked(block: object) -> dict[str, Any]:
     """A block without the options that are None, which vla-eval uses for "not given"."""
     if not isinstance(block, Mapping):
-        raise KeystoneError(f"keystone={block!r} is no block of options: expected something like {{k: 16}}")
+        raise KeystoneError(f"keystone={block!r} is not a block of options: expected something like {{k: 16}}")
     known = [*options(), *SERVER_OPTIONS]
     for name in block:
         if name not in known:
@@ -80,5 +80,5 @@ def _checked(block: object) -> dict[str, Any]:
 
 
 def absolute(path: str) -> str:
-    """A path that means the same wherever the server is started from."""
+    """An absolute path, independent of the server's working directory."""
     return str(Path(path).expanduser().absolute())

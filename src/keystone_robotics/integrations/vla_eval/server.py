@@ -1,4 +1,4 @@
-"""A vla-eval server class with one more argument, `keystone`: KeyStone attached to its policy."""
+"""A vla-eval server class with the additional argument `keystone`, which attaches KeyStone to its policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("keystone")
 
 
 class KeystoneServer:
-    """Mixin for `ModelServer` subclasses: takes the argument, attaches when the model is loaded, lets K be changed."""
+    """Mixin for `ModelServer` subclasses: attaches when the model is loaded, and allows changing K."""
 
     _keystone_serving: Serving | None = None
 
@@ -25,7 +25,7 @@ class KeystoneServer:
         """Load the model as the server does, then attach.
 
         Args:
-            keystone: options, see docs/vla-eval.md; None leaves the server as it is.
+            keystone: options, see docs/vla-eval.md; None disables KeyStone.
         """
         # wrong options are reported before weights are loaded
         options = None if keystone is None else ServeOptions.parse(keystone)
@@ -36,7 +36,7 @@ class KeystoneServer:
 
     @property
     def keystone_k(self) -> int | Literal["auto"]:
-        """Candidates per round, "auto" if that is still to be found; ``GET /config?keystone_k=8`` sets it."""
+        """Candidates per round, "auto" before it is measured; ``GET /config?keystone_k=8`` sets it."""
         if self._keystone_serving is None:
             raise AttributeError("KeyStone is off: the server was started without the argument keystone")
         return self._keystone_serving.k
@@ -48,17 +48,17 @@ class KeystoneServer:
         self._keystone_serving.k = value
 
     async def on_episode_start(self, config: dict[str, Any], ctx: SessionContext) -> None:
-        """Note which episode the session is in, for the seeds and the log."""
+        """Record the episode of the session, for the seeds and the log."""
         if self._keystone_serving is not None:
             self._keystone_serving.begin(config, ctx)
         await super().on_episode_start(config, ctx)  # type: ignore[misc]
 
 
 class KeystonePredictServer(KeystoneServer):
-    """The same for servers that predict observation by observation, or many at once."""
+    """The same for servers with `predict` and `predict_batch`."""
 
     def predict(self, obs: Any, ctx: SessionContext) -> Any:
-        """The server's answer, with what was selected."""
+        """The server's answer, with the selection."""
         predict = super().predict  # type: ignore[misc]
         if self._keystone_serving is None:
             return predict(obs, ctx)
@@ -74,13 +74,13 @@ class KeystonePredictServer(KeystoneServer):
 
 
 def wrap_server(server_class: type[ModelServer]) -> type[ModelServer]:
-    """A subclass of a server class whose constructor takes `keystone` as well. Without it, the server is as it was.
+    """A subclass of a server class whose constructor takes `keystone`. Without the argument, the server is unchanged.
 
     Raises:
-        KeystoneError: if this is no server class.
+        KeystoneError: if this is not a server class.
     """
     if not (isinstance(server_class, type) and issubclass(server_class, ModelServer)):
-        raise KeystoneError(f"{server_class!r} is no server: expected a subclass of vla_eval's ModelServer")
+        raise KeystoneError(f"{server_class!r} is not a server class: expected a subclass of vla_eval's ModelServer")
     if issubclass(server_class, KeystoneServer):
         return server_class
     _allow_changing_k()
@@ -93,7 +93,7 @@ def _allow_changing_k() -> None:
     """``GET /config?keystone_k=8``: vla-eval converts the text, answers 422 if that fails, and sets the attribute."""
     changeable = getattr(vla_eval_serve, "_CONFIG_WHITELIST", None)
     if changeable is None:
-        log.warning("KeyStone: this vla-eval has no list of changeable settings, so /config?keystone_k= will not work")
+        log.warning("KeyStone: this version of vla-eval has no _CONFIG_WHITELIST: /config?keystone_k= will not work")
         return
     changeable["keystone_k"] = candidates
 

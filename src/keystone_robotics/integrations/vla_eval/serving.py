@@ -1,4 +1,4 @@
-"""The state of a wrapped server: the attached policy, the episodes of its sessions, what was selected for which."""
+"""The state of a wrapped server: the attached policy, the episodes of its sessions, and their selections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from keystone_robotics.select.rules.checks import whole
 
 log = logging.getLogger("keystone")
 
-#: Keys of a round's summary that have one entry for each row.
+#: Keys of a round's summary with one entry per row.
 _BY_ROW = ("index", "sizes", "consensus", "dispersion", "median_distance", "spread")
 
 
@@ -50,7 +50,7 @@ class Serving:
 
     @property
     def k(self) -> int | Literal["auto"]:
-        """Candidates per round; "auto" if that is still to be found."""
+        """Candidates per round; "auto" before it is measured."""
         if self.handle is not None:
             return self.handle.k
         return self.options.spec.k
@@ -63,28 +63,30 @@ class Serving:
             self.handle.k = value
 
     def attach(self, server: Any, last_chance: bool = False) -> None:
-        """Attach to the model that the server holds. A server that holds none yet will load it when it is first asked.
+        """Attach to the server's model. If it has none yet, wait: some servers load it at the first observation.
 
         Raises:
-            KeystoneError: if it holds a model that KeyStone does not know, or a policy that cannot be attached to.
+            KeystoneError: if its model is not supported, or cannot be attached to.
         """
         try:
             self.handle = attach_to_server(server, self.options)
         except NoPolicy:
             if last_chance or holds_a_model(server):
                 raise
-            log.info("KeyStone waits: %s has loaded no model yet", type(server).__name__)
+            log.info(
+                "KeyStone: %s has not loaded a model yet; attaching at the first observation", type(server).__name__
+            )
             return
         self._log = RoundLog(self.options.rounds) if self.options.rounds else None
         self.handle.subscribe(self.record)
 
     def begin(self, config: dict[str, Any], context: Any) -> None:
-        """A session begins an episode; ``config["task"]`` is the benchmark's description of it."""
+        """Start an episode of a session; ``config["task"]`` is the benchmark's description of it."""
         self._episodes[context] = dict(config.get("task") or {})
 
     def answer(self, server: Any, predict: Callable[[], list[Any]], contexts: Sequence[Any]) -> list[Any]:
-        """The server's answers to these sessions, each with what was selected where there was one round row for each."""
-        if _current_call.get() is not None:  # predict called predict_batch, or the other way round
+        """The server's answers to these sessions, with the selection of each if every answer has one round row."""
+        if _current_call.get() is not None:  # predict called predict_batch, or vice versa
             return predict()
         call = PredictCall(contexts)
         token = _current_call.set(call)
@@ -93,16 +95,16 @@ class Serving:
                 answers = list(predict())
         finally:
             _current_call.reset(token)
-        with self._attaching:  # several sessions may make the first call at once
+        with self._attaching:  # several sessions may call first at the same time
             if self.handle is None:
                 self.attach(server, last_chance=True)
                 log.warning(
-                    "KeyStone: the model was loaded for the first observation, whose answer is one plain sample"
+                    "KeyStone: the model was loaded at the first observation, which was answered with a single sample"
                 )
         return _with_diagnostics(answers, call)
 
     def record(self, event: RoundEvent) -> None:
-        """After a round: keep its summary for the answer, and log it with the episodes of its rows."""
+        """Listener: store the summary of a round for the answer, and log it with the episodes of its rows."""
         if event.path == "own":  # K = 1: the server answers as it does without KeyStone
             return
         call = _current_call.get()
@@ -113,7 +115,7 @@ class Serving:
             return
         first = sum(len(one["index"]) for one in call.rounds)
         call.rounds.append(line)
-        # A batch may be answered in one round or in one for each row; the rows come in the order of the sessions.
+        # A batch may be sampled in one round or row by row; rows are in the order of the sessions.
         rows = call.contexts[first : first + len(line["index"])]
         if self._log is not None:
             self._log(event, episodes=[self._episode_of(context) for context in rows])
@@ -129,7 +131,7 @@ class Serving:
         }
 
     def _seeded(self, contexts: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """With a seed, the noise of a row depends on it, the episode and the step, not on the rest of the batch or the time."""
+        """With a seed, the noise of a row depends on the seed, episode and step, not on the batch or the order of requests."""
         seed = self.options.spec.seed
         if seed is None or self.handle is None:
             return contextlib.nullcontext()
@@ -141,7 +143,7 @@ class Serving:
 
 
 def _seed_stream(seeds: list[int]) -> Iterator[int]:
-    """One seed for each row, then further ones for policies that draw more than one round for a row."""
+    """One seed per row, then further ones for policies that draw several rounds per row."""
     return itertools.chain(seeds, (derive_seed(seeds[0], again) for again in itertools.count(1)))
 
 
@@ -151,7 +153,7 @@ def _hash_of(episode: object) -> int:
 
 
 def _with_diagnostics(answers: list[Any], call: PredictCall) -> list[Any]:
-    """The answers, each with its selection under "keystone", if there is one selection for each."""
+    """Add the selections under "keystone", if there is one for each answer."""
     rows = [
         {**{key: line[key] for key in ("round", "k", "rule")}, **{key: line[key][row] for key in _BY_ROW}}
         for line in call.rounds

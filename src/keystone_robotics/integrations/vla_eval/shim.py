@@ -1,4 +1,4 @@
-"""The script that vla-eval starts in place of a server script: the same requirements, KeyStone added, then that very script."""
+"""The shim that vla-eval starts instead of a server script: its requirements plus KeyStone, then the script itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import keystone_robotics as keystone
 
 PACKAGE = "keystone-robotics"
 
-#: PEP 723: comment lines that say what a script requires.
+#: PEP 723: requirements of a script in comment lines.
 _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
 _SHIM = '''{header}"""Serves {name} with KeyStone. Written by `keystone vla-eval`, which may overwrite it."""
@@ -24,12 +24,12 @@ serve_script({script!r})
 
 
 def has_requirements(script: Path) -> bool:
-    """Whether a script says what it requires."""
+    """Whether a script has a PEP 723 header."""
     return _BLOCK.search(script.read_text(encoding="utf-8")) is not None
 
 
 def shim(script: Path) -> str:
-    """The text of the shim of a server script. A script without a header has none: it runs where KeyStone is installed."""
+    """The text of the shim of a server script; without a header if the script has none."""
     header = ""
     match = _BLOCK.search(script.read_text(encoding="utf-8"))
     if match:
@@ -41,7 +41,7 @@ def shim(script: Path) -> str:
 
 
 def require(content: str, requirement: str, source: str | None, folder: Path) -> str:
-    """A header (TOML) that requires one package more, and whose relative paths mean the same from everywhere.
+    """Add a requirement to a header (TOML), and make its relative paths absolute.
 
     >>> print(require('dependencies = ["torch"]', "keystone-robotics", '{ path = "/k" }', Path("/")))
     dependencies = [
@@ -69,7 +69,7 @@ def require(content: str, requirement: str, source: str | None, folder: Path) ->
 
 
 def requirement_of_keystone() -> tuple[str, str | None]:
-    """How another environment gets the KeyStone that is running here: a requirement, and where it is if in no index."""
+    """The requirement that installs this KeyStone in another environment, and its uv source if it is not from an index."""
     root = Path(keystone.__file__).resolve().parents[2]
     if (root / "pyproject.toml").is_file():  # a clone
         return PACKAGE, f"{{ path = {json.dumps(str(root))}, editable = true }}"
@@ -86,6 +86,6 @@ def requirement_of_keystone() -> tuple[str, str | None]:
 
 
 def cache() -> Path:
-    """Where shims are kept: uv keeps an environment for each path, so a script's shim should always have the same."""
+    """Folder of shims; stable, because uv caches one environment per script path."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base).expanduser() if base else Path.home() / ".cache") / "keystone" / "vla-eval"

@@ -1,4 +1,4 @@
-"""The adapters by name of the policy family. A new one is one short file and one line here."""
+"""The registry of adapters, by policy family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy of one's own, in the words of the paper's Listing 1: ``encode`` an observation, ``sample(context, noise)``."""
+"""Any policy with the interface of the paper's Listing 1: ``encode(observation)`` and ``sample(context, noise)``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EncodeSampleOverride(SamplerOverride):
 
 
 def _check_rows(context: Any, rows: int) -> None:
-    """Every tensor of the context must have a row for each observation, or it cannot be given one for each candidate."""
+    """Every tensor of the context must have one row per observation, so that rows can be repeated per candidate."""
     for value in tree_leaves(context):
         if isinstance(value, Tensor) and value.shape[:1] != (rows,):
             raise KeystoneError(
@@ -45,7 +45,7 @@ def _check_rows(context: Any, rows: int) -> None:
             )
         if not isinstance(value, (Tensor, str, int, float, bool, type(None))):
             raise KeystoneError(
-                f"encode returned a {type(value).__name__}, which is not known to hold one row for each observation: use "
+                f"encode returned a {type(value).__name__}, which may not have one row for each observation: expected "
                 "tensors in lists, tuples or dicts"
             )
 
@@ -53,10 +53,10 @@ def _check_rows(context: Any, rows: int) -> None:
 class EncodeSampleAdapter(Adapter):
     """Any object with ``encode(observation) -> context`` and ``sample(context, noise) -> chunk``.
 
-    ``context`` is a tensor (B, ...) or a nest of lists, tuples and dicts of such; ``noise`` (B, ...) is standard normal, and
-    its shape, type and device are those of the noise that the policy itself passes; ``chunk`` is (B, T, D). The policy calls
-    ``self.sample(context, noise)`` with one row of noise per observation. A policy that draws more noise on its way says so
-    with ``stochastic = True``; one with a ``config.n_action_steps`` tells how much of a chunk is executed.
+    ``context`` is a tensor (B, ...) or nested lists, tuples and dicts of them; ``noise`` (B, ...) is standard normal, with the
+    shape, dtype and device of the noise that the policy passes; ``chunk`` is (B, T, D). The policy calls
+    ``self.sample(context, noise)`` with one row of noise per observation. Set ``stochastic = True`` if ``sample`` draws more
+    noise. ``config.n_action_steps``, if present, is the number of executed steps.
     """
 
     name = "encode/sample"
@@ -71,9 +71,9 @@ class EncodeSampleAdapter(Adapter):
             return False
         try:
             parameters = inspect.signature(sample).parameters
-        except (TypeError, ValueError):  # built in, or from a compiled module: not ours to know
+        except (TypeError, ValueError):  # builtins and compiled modules have no signature
             return False
-        # A default for the noise would mean that the policy calls sample without it, and draws inside.
+        # With a default for the noise, the policy may call sample without it.
         required = [name for name, one in parameters.items() if one.default is inspect.Parameter.empty]
         return list(parameters) == required == ["context", "noise"]
 

@@ -1,4 +1,4 @@
-"""Policies of LeRobot that KeyStone knows and cannot help, each with its reason."""
+"""LeRobot policies that cannot be attached to, with the reason."""
 
 from __future__ import annotations
 

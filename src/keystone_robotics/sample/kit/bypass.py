@@ -1,10 +1,9 @@
-"""What a fast path leaves out of a network's own code, and whether somebody put something of his own there.
+"""Detects hooks and replaced methods on the modules whose ``forward`` a fast path does not call.
 
-A fast path calls the small parts of a network (projections, feed-forward networks, most norms), and writes out itself what the
-larger ones around them do: layers, attention, the network as a whole. Hooks and replaced methods (an engine, a compiled
-function) on the former are called as ever. On the latter they would be left out without a word: such rounds are drawn on the
-plain path, which calls them. Compiled code has in it what was on any part when it was compiled, and does not see what comes
-later: rounds are then drawn uncompiled, too.
+A fast path calls the leaf modules of a network (projections, feed-forward networks, most norms) and reimplements the modules
+around them: layers, attention, the network itself. Hooks and replaced methods (an inference engine, a compiled function) on
+called modules take effect. On bypassed modules they would be skipped silently, so such rounds are drawn on the plain path.
+Compiled code ignores hooks that are registered after compilation, on any module: such rounds are also drawn uncompiled.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch import nn
-from torch.nn.modules import module as of_all_modules
+from torch.nn.modules import module as global_hooks
 
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.proxies import is_replaced
 
 log = logging.getLogger("keystone")
 
-#: Where a module keeps its hooks. Guidance differentiates, so those on gradients count too.
+#: Attributes with the hooks of a module. Guidance backpropagates, so backward hooks count too.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class _Part(NamedTuple):
-    """A module whose code is left out: its attributes, and where it is found, which the network itself is not."""
+class _BypassedModule(NamedTuple):
+    """A module that is not called: its attributes, and its entry in the parent's ``_modules`` (none for the network)."""
 
     attributes: dict[str, Any]
     siblings: dict[str, Any]
@@ -38,63 +37,61 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Bypass:
-    """What one kind of fast path leaves out: a network, and all modules in it but those that it calls.
+    """The modules that a fast path bypasses: the network and everything in it except the modules that it calls.
 
     Attributes:
-        called: names, in the modules that hold them, of the modules that it calls (``"0"``, or ``"to_out.0"`` if only in a
-            holder of that name); what is inside them is theirs.
-        apart: names of those that have no part in denoising.
-        methods: of the modules left out, those that the network's own code would run.
+        called_modules: attribute names of the modules that the fast path calls, with their submodules; ``"to_out.0"`` matches
+            ``"0"`` only in a parent named ``"to_out"``.
+        unused_modules: attribute names of modules that do not take part in denoising.
+        methods: methods of the bypassed modules that the network's own code would call.
 
     >>> block = nn.ModuleDict({"norm": nn.LayerNorm(2), "linear": nn.Linear(2, 2)})
-    >>> bypass, seen = Bypass(frozenset({"linear"})), {}
+    >>> bypass, cache = Bypass(frozenset({"linear"})), {}
     >>> hook = block["linear"].register_forward_hook(print)
-    >>> bypass.obstacle(block, seen)
+    >>> bypass.obstacle(block, cache)
     ''
     >>> hook = block["norm"].register_forward_hook(print)
-    >>> bypass.obstacle(block, seen)
+    >>> bypass.obstacle(block, cache)
     'there is a hook on norm (LayerNorm)'
     >>> hook.remove()
-    >>> bypass.obstacle(block, seen)
+    >>> bypass.obstacle(block, cache)
     ''
     """
 
-    called: frozenset[str]
-    apart: frozenset[str] = frozenset()
+    called_modules: frozenset[str]
+    unused_modules: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset({"forward"})
 
     @cached_property
     def compiled(self) -> Bypass:
-        """What the same fast path leaves out once it is compiled: whatever comes later, on any part."""
-        return Bypass(frozenset(), self.apart, self.methods)
+        """The same fast path, compiled: later hooks are ignored on every module."""
+        return Bypass(frozenset(), self.unused_modules, self.methods)
 
-    def obstacle(self, network: nn.Module, seen: dict[Any, Any]) -> str:
-        """What stands on the modules left out that the network's own code would run; empty if nothing does.
+    def obstacle(self, network: nn.Module, cache: dict[Any, Any]) -> str:
+        """The first hook or replaced method that would be skipped, as text; empty if there is none.
 
         Args:
-            network: that would be passed by.
-            seen: where to remember the modules left out, until one is exchanged or something is on it: this is asked in every
-                round. To be thrown away with the network, and not to be copied.
+            network: the bypassed network.
+            cache: stores the bypassed modules between rounds, until one is replaced or hooked. Must not outlive the network,
+                nor be copied.
         """
-        if any(getattr(of_all_modules, f"_global{kind}") for kind in _HOOKS):
+        if any(getattr(global_hooks, f"_global{kind}") for kind in _HOOKS):
             return "there is a hook on all modules"
-        known, parts = seen.get(self, (None, None))
-        if known is network and self._clear(parts):
+        cached_network, bypassed = cache.get(self, (None, None))
+        if cached_network is network and self._is_unchanged(bypassed):
             return ""
         walked = list(self._walk(network))
-        found = next(
-            filter(None, (self._found(network if part.module is None else part.module, path) for path, part in walked)),
-            "",
-        )
-        seen[self] = network, None if found else [part for _, part in walked]
-        return found
+        descriptions = (self._describe(network if one.module is None else one.module, path) for path, one in walked)
+        obstacle = next(filter(None, descriptions), "")
+        cache[self] = network, None if obstacle else [one for _, one in walked]
+        return obstacle
 
-    def _clear(self, parts: list[_Part] | None) -> bool:
-        """Whether these are the modules left out, still, and nothing is on them; in doubt, they are looked at more closely."""
-        if parts is None:
+    def _is_unchanged(self, bypassed: list[_BypassedModule] | None) -> bool:
+        """Fast check, which may report a change where there is none: same modules, no hooks, nothing replaced."""
+        if bypassed is None:
             return False
         watched = self.methods | {"_compiled_call_impl"}
-        for attributes, siblings, name, module in parts:
+        for attributes, siblings, name, module in bypassed:
             if (
                 attributes["_forward_hooks"]
                 or attributes["_forward_pre_hooks"]
@@ -106,18 +103,19 @@ class Bypass:
                 return False
         return True
 
-    def _walk(self, network: nn.Module) -> Iterator[tuple[str, _Part]]:
-        """The modules left out, with their names in the network."""
-        pending = [("", _Part(vars(network), {}, "", None))]
+    def _walk(self, network: nn.Module) -> Iterator[tuple[str, _BypassedModule]]:
+        """The bypassed modules with their paths in the network."""
+        excluded = self.called_modules | self.unused_modules
+        pending = [("", _BypassedModule(vars(network), {}, "", None))]
         while pending:
-            path, part = pending.pop()
-            yield path, part
-            children = part.attributes["_modules"]
+            path, parent = pending.pop()
+            yield path, parent
+            children = parent.attributes["_modules"]
             for name, child in children.items():
-                if child is not None and not {name, f"{part.name}.{name}"} & (self.called | self.apart):
-                    pending.append((f"{path}.{name}".lstrip("."), _Part(vars(child), children, name, child)))
+                if child is not None and not {name, f"{parent.name}.{name}"} & excluded:
+                    pending.append((f"{path}.{name}".lstrip("."), _BypassedModule(vars(child), children, name, child)))
 
-    def _found(self, module: nn.Module, path: str) -> str:
+    def _describe(self, module: nn.Module, path: str) -> str:
         where = f"{path or 'the network'} ({type(module).__name__})"
         if any(vars(module)[kind] for kind in _HOOKS):
             return f"there is a hook on {where}"
@@ -128,7 +126,7 @@ class Bypass:
 
 
 def may_bypass(engine: Engine, bypass: Bypass, network: Any) -> bool:
-    """Whether the fast path is wanted and leaves nothing out that somebody put there. Says so when that changes."""
+    """Whether the fast path is enabled and would skip no hook or replaced method. Logs when the answer changes."""
     if engine.untouched or not (engine.paths.fast or engine.compile):
         return False
     obstacle = (bypass.compiled if engine.compile else bypass).obstacle(network, engine.bypassed)
@@ -136,12 +134,10 @@ def may_bypass(engine: Engine, bypass: Bypass, network: Any) -> bool:
         engine.paths.obstacle = obstacle
         if obstacle:
             log.warning(
-                "KeyStone: while %s, which the fast path would pass by, candidates are drawn on the plain one%s",
+                "KeyStone: %s, which the fast path would bypass: candidates are drawn on the plain path%s",
                 obstacle,
                 ", uncompiled" if engine.compile else "",
             )
         else:
-            log.info(
-                "KeyStone: nothing is on the network any more that the fast path would pass by: it may be used again"
-            )
+            log.info("KeyStone: no hook or replaced method is bypassed any more: the fast path is enabled again")
     return not obstacle

@@ -1,4 +1,4 @@
-"""One compiled step for contexts of every length."""
+"""Compile a denoising step once for contexts of any length."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from torch import Tensor
 
 
-def lengths_vary(contexts: Iterable[tuple[Tensor, Tensor, Tensor | None]]) -> None:
-    """Tell the compiler that these have another length in other rounds: every instruction has as many tokens as it has.
+def mark_dynamic_lengths(contexts: Iterable[tuple[Tensor, Tensor, Tensor | None]]) -> None:
+    """Mark the context length as dynamic for the compiler: it differs between instructions.
 
-    Without that, it takes the length of the first round for the length of all, and compiles again when another instruction
-    comes, in the middle of an episode.
+    Otherwise the step is specialised to the length of the first round and recompiled for the next instruction, in the middle
+    of an episode.
 
     Args:
-        contexts: keys and values (B, N, P, D), and a mask or bias (..., P) or None; P is what varies.
+        contexts: keys and values (B, N, P, D), and a mask or bias (..., P) or None; P is dynamic.
     """
-    from torch._dynamo import maybe_mark_dynamic  # which takes a second to import, and is needed only to compile
+    from torch._dynamo import maybe_mark_dynamic  # takes a second to import, and only compiling needs it
 
     for keys, values, mask in contexts:
         maybe_mark_dynamic(keys, 2)

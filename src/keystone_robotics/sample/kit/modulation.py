@@ -1,4 +1,4 @@
-"""Layer norms whose scale and shift come from elsewhere, such as the time of a denoising step."""
+"""Layer norms with external scale and shift, such as those computed from the time of a denoising step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn import functional
 
 
 def is_plain(norm: Any) -> bool:
-    """A layer norm without weights of its own, so that scale and shift can take their place.
+    """Whether this is a layer norm without weights, so that scale and shift can be passed instead.
 
     >>> is_plain(nn.LayerNorm(8, elementwise_affine=False)), is_plain(nn.LayerNorm(8))
     (True, False)
@@ -19,5 +19,5 @@ def is_plain(norm: Any) -> bool:
 
 def modulate(norm: Any, hidden: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Normalise (..., E), then scale and shift, both (E,): one operation instead of three."""
-    kind = hidden.dtype  # autocast may have left the others in another type
-    return functional.layer_norm(hidden, norm.normalized_shape, scale.to(kind), shift.to(kind), norm.eps)
+    dtype = hidden.dtype  # autocast may have left scale and shift in another
+    return functional.layer_norm(hidden, norm.normalized_shape, scale.to(dtype), shift.to(dtype), norm.eps)

@@ -1,8 +1,8 @@
-"""Candidates side by side in one sequence: how π0, π0.5 and SmolVLA share the prefix on the plain path, in their own code.
+"""K candidates in one sequence: how π0, π0.5 and SmolVLA share the prefix on the plain path, in their own code.
 
-A wider batch would copy the prefix K times in every layer of every step (the caches concatenate). Instead the batch stays B
-wide and the K action suffixes lie one after the other along the sequence; a mask lets each see the prefix and itself alone, and
-all count their positions from the end of the prefix. A candidate then computes what it would compute alone.
+A batch of B * K rows would copy the prefix K times in every layer of every step (the caches concatenate). Instead the batch
+has B rows, and the K action suffixes are concatenated along the sequence. A mask restricts each to the prefix and itself, and
+their positions all start after the prefix. Each candidate is computed exactly as it would be alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Packed(NamedTuple):
 
     Attributes:
         tokens: (B, K * S, E) embeddings.
-        mask: (B, K * S, P + K * S) bool, True where a token may look.
+        mask: (B, K * S, P + K * S) bool, True where a token may attend.
         positions: (B, K * S) of the tokens, counted from the first token of the prefix.
     """
 
@@ -36,19 +36,19 @@ class Packed(NamedTuple):
     positions: Tensor
 
 
-def visible_among(padding: Tensor, blocks: Tensor) -> Tensor:
-    """(R, S, S) bool: which tokens of a suffix see which, from its padding and blocks (R, S) as `pack` takes them."""
+def suffix_mask(padding: Tensor, blocks: Tensor) -> Tensor:
+    """Attention mask (R, S, S) bool within a suffix, from its padding and blocks (R, S) as in `pack`."""
     block = blocks.cumsum(dim=1)
     return (block[:, None, :] <= block[:, :, None]) & padding[:, None, :] & padding[:, :, None]
 
 
 def pack(tokens: Tensor, padding: Tensor, blocks: Tensor, prefix_padding: Tensor) -> Packed:
-    """Lay the suffixes of K candidates behind each other.
+    """Concatenate the suffixes of K candidates along the sequence.
 
     Args:
         tokens: (B * K, S, E) embeddings of the suffixes.
         padding: (B * K, S) True for real tokens.
-        blocks: (B * K, S) of the suffix as `make_att_2d_masks` takes it: 1 where a new block of attention begins.
+        blocks: (B * K, S) as in `make_att_2d_masks`: 1 where a new attention block begins.
         prefix_padding: (B, P) True for real tokens.
 
     >>> suffix = torch.zeros(2, 1, 4)
@@ -58,21 +58,23 @@ def pack(tokens: Tensor, padding: Tensor, blocks: Tensor, prefix_padding: Tensor
     """
     (batch, prefix), (rows, length) = prefix_padding.shape, padding.shape
     k = rows // batch
-    own = visible_among(padding, blocks)
-    apart = torch.eye(k, dtype=torch.bool, device=tokens.device)[:, None, :, None]
-    among = (own.view(batch, k, length, 1, length) & apart).reshape(batch, k * length, k * length)
-    before = prefix_padding[:, None, :].expand(batch, k * length, prefix)
+    own = suffix_mask(padding, blocks)
+    same_candidate = torch.eye(k, dtype=torch.bool, device=tokens.device)[:, None, :, None]
+    to_suffixes = (own.view(batch, k, length, 1, length) & same_candidate).reshape(batch, k * length, k * length)
+    to_prefix = prefix_padding[:, None, :].expand(batch, k * length, prefix)
     offsets = prefix_padding.sum(dim=1)[:, None, None]
     positions = offsets + padding.view(batch, k, length).cumsum(dim=2) - 1
     return Packed(
-        tokens.reshape(batch, k * length, -1), torch.cat([before, among], dim=2), positions.view(batch, k * length)
+        tokens.reshape(batch, k * length, -1),
+        torch.cat([to_prefix, to_suffixes], dim=2),
+        positions.view(batch, k * length),
     )
 
 
 def share_cache(cache: Any) -> Any:
-    """A cache to which a step may append: its own container around the very same tensors.
+    """A shallow copy of a cache, to which a step may append without changing the original.
 
-    Appending binds new tensors to the layers and never writes into the old ones.
+    Appending assigns new tensors to the layers; it never writes into the old ones.
     """
     shared = copy.copy(cache)
     shared.layers = [copy.copy(layer) for layer in cache.layers]
@@ -87,7 +89,7 @@ class PackedOverride(SamplerOverride):
         shape = (self.config.chunk_size, self.config.max_action_dim)
 
         def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
-            with sharing(shared):  # which `denoise_step` asks for
+            with sharing(shared):  # read by `denoise_step`
                 return sample(noise=noise, **_widen_leftover(options, batch, k))
 
         chunk: Tensor = self._keystone.run(
@@ -103,7 +105,7 @@ class PackedOverride(SamplerOverride):
         return chunk
 
     def _may_share(self) -> bool:
-        """Whether nothing was put on the network that the fast path bypasses."""
+        """Whether the fast path would skip no hook or replaced method."""
         raise NotImplementedError
 
 
@@ -117,15 +119,15 @@ def _widen_leftover(options: dict[str, Any], batch: int, k: int) -> dict[str, An
 
 
 class PackedAdapter(Adapter):
-    """What the adapters of the three families have in common."""
+    """Base of the adapters of π0, π0.5 and SmolVLA."""
 
-    shared_context = "keys and values of the prefix (one copy, whatever K)"
+    shared_context = "keys and values of the prefix (one copy, independent of K)"
     sampler = "model"
     encoders = ("model.embed_prefix",)
     compiles = True
 
     def encoder_modules(self, policy: Any) -> Sequence[Any]:
-        """The vision-language model: past the prefix, its expert runs alone."""
+        """The vision-language model; after the prefix, only the expert runs."""
         model = policy.model
         if hasattr(model, "vlm_with_expert"):
             return [model.vlm_with_expert.vlm]

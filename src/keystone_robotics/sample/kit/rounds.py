@@ -1,4 +1,4 @@
-"""What depends neither on the candidate nor on the step is computed in the first step of a round, and kept for the others."""
+"""Values that are computed in the first step of a round and reused in the others."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 
 Prepared = TypeVar("Prepared")
 
-#: Of the round that is being drawn in this thread or task; empty before its first step.
+#: Values of the current round in this thread or task; empty before its first step, None outside of a fast path.
 _prepared: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("keystone_prepared", default=None)
 
 
 @contextlib.contextmanager
 def sharing(shared: bool = True) -> Iterator[None]:
-    """Within this block candidates are drawn on a context that they share, or not."""
+    """Within this block candidates are drawn on the fast path, or on the plain one."""
     token = _prepared.set([] if shared else None)
     try:
         yield
@@ -26,13 +26,13 @@ def sharing(shared: bool = True) -> Iterator[None]:
 
 
 def is_sharing() -> bool:
-    """Whether the step that asks belongs to a round on the fast path."""
+    """Whether the current step belongs to a round on the fast path."""
     return _prepared.get() is not None
 
 
 def once_per_round(prepare: Callable[[], Prepared]) -> Prepared:
-    """The result of ``prepare``, which is called in the first step of a round only; without gradients, as it has no part in
-    what a guided sampler differentiates.
+    """The result of ``prepare``, called in the first step of a round only; without gradients, since guidance does not
+    differentiate through it.
 
     >>> with sharing():
     ...     once_per_round(lambda: 1), once_per_round(lambda: 2)

@@ -1,4 +1,4 @@
-"""Giving a context one row per candidate."""
+"""Repeat a context for every candidate."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 
 def widen(value: Any, k: int) -> Any:
-    """Repeat every row of a tensor K times, neighbours together: row b becomes rows b*K to b*K + K - 1.
+    """Repeat every row of a tensor K times, adjacent: row b becomes rows b*K to b*K + K - 1.
 
-    With one row the result is a view on the same memory. What is not a tensor is returned as it is.
+    With one row the result is a view of the same memory. Values other than tensors are returned unchanged.
 
     >>> widen(torch.tensor([[1, 2], [3, 4]]), 2).tolist()
     [[1, 2], [1, 2], [3, 4], [3, 4]]

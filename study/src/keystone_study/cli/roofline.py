@@ -43,7 +43,7 @@ def run(
     """
     from rich.console import Console
 
-    from keystone_robotics.files import written_whole
+    from keystone_robotics.files import atomic_write
     from keystone_study.roofline.devices import find_device
     from keystone_study.roofline.models import MODELS, find_model
     from keystone_study.roofline.table import as_dict, assumptions, largest_k_table, latency_table, published_table
@@ -67,7 +67,7 @@ def run(
     if json_path is not None:
         try:
             json_path.parent.mkdir(parents=True, exist_ok=True)
-            with written_whole(json_path) as draft:
+            with atomic_write(json_path) as draft:
                 predictions = [as_dict(one, target, k, tolerance) for one in chosen]
                 draft.write_text(json.dumps({"predictions": predictions}, indent=2) + "\n")
         except OSError as error:

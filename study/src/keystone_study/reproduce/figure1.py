@@ -17,7 +17,7 @@ from keystone_robotics.evaluate.branch import Brancher, Branches
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import Executor
 from keystone_robotics.evaluate.run import evaluate, versions
-from keystone_robotics.files import write_file, written_whole
+from keystone_robotics.files import atomic_write, write_file
 from keystone_robotics.records import RoundRecord, Store
 from keystone_robotics.report.demo import separation
 from keystone_robotics.report.outcomes import draw_by_rank, draw_outcomes
@@ -175,7 +175,7 @@ def page(rounds: Sequence[BranchedRound], shown: BranchedRound, command: str) ->
 def _save_branches(path: Path, branches: Branches) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lengths = [len(one) for one in branches.paths]
-    with written_whole(path) as draft, draft.open("wb") as file:
+    with atomic_write(path) as draft, draft.open("wb") as file:
         np.savez(
             file, success=branches.success, steps=branches.steps, paths=np.concatenate(branches.paths), lengths=lengths
         )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.files import written_whole
+from keystone_robotics.files import atomic_write
 from keystone_study.train.demonstration import Demonstration
 from keystone_study.train.experts import Expert
 from keystone_study.train.progress import ProgressCallback, no_progress
@@ -82,7 +82,7 @@ def _origin(expert: Expert, regime: str) -> str:
 def _save(path: Path, collection: Collection, origin: str) -> None:
     """One array for all demonstrations, end to end, and their lengths."""
     demonstrations = collection.demonstrations
-    with written_whole(path) as draft, draft.open("wb") as file:
+    with atomic_write(path) as draft, draft.open("wb") as file:
         np.savez_compressed(
             file,
             agent_pos=np.concatenate([one.agent_pos for one in demonstrations]),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.files import written_whole
+from keystone_robotics.files import atomic_write
 from keystone_study.train.progress import ProgressCallback, no_progress
 
 
@@ -146,7 +146,7 @@ class _Run:
         path.parent.mkdir(parents=True, exist_ok=True)
         serialised = io.BytesIO()  # torch's writer replaces the error of a full disk by one of its own
         torch.save(state, serialised)
-        with written_whole(path) as draft:
+        with atomic_write(path) as draft:
             draft.write_bytes(serialised.getbuffer())
 
     def restore(self, path: Path) -> None:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from keystone_robotics import __version__
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.files import written_whole
+from keystone_robotics.files import atomic_write
 from keystone_robotics.policies.load import RECORD
 from keystone_study.train.collect import Collection, collect
 from keystone_study.train.config import TrainingConfig
@@ -139,5 +139,5 @@ def _record(
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    with written_whole(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(json.dumps(content, indent=2) + "\n")

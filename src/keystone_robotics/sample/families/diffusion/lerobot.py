@@ -24,7 +24,7 @@ class DiffusionOverride(SamplerOverride):
         noise: Tensor | None = None,
     ) -> Tensor:
         sample = super().conditional_sample  # type: ignore[misc]
-        if noise is not None:  # the caller's own noise: nothing to choose from
+        if noise is not None:  # the caller's own noise: nothing to select from
             return sample(batch_size, global_cond, generator, noise)
         assert global_cond is not None
         return self._keystone.run(

@@ -50,10 +50,10 @@ class Evo1Override(SamplerOverride):
             actions = noise.to(context.dtype).view(batch * k, *chunk) * widen(mask, k)
             context, embodiment, mask = context.to(self.dtype), widen(embodiment, k), widen(mask, k)
             if shared:
-                seen = prepare(self.transformer_blocks, context, padding)
+                contexts = prepare(self.transformer_blocks, context, padding)
             else:
                 context, padding = widen(context, k), widen(padding, k)
-            # A leftover of one row serves all candidates of all rows, as it is.
+            # A leftover of one row broadcasts to all candidates.
             left_over = prev_chunk_left_over
             if left_over is not None and left_over.ndim == 3 and left_over.shape[0] == batch:
                 left_over = widen(left_over, k)
@@ -62,7 +62,7 @@ class Evo1Override(SamplerOverride):
             def velocity(x: Tensor, time: Tensor) -> Tensor:
                 x = self._project_actions(x * mask, embodiment).to(self.dtype)
                 if shared:
-                    x = run_blocks(self.transformer_blocks, seen, x, time)
+                    x = run_blocks(self.transformer_blocks, contexts, x, time)
                 else:
                     for block in self.transformer_blocks:
                         x = block(x, context, time.expand(len(x), -1), padding)
@@ -115,7 +115,9 @@ class Evo1Adapter(Adapter):
     """EVO1."""
 
     name = "evo1"
-    shared_context = "vision-language and state tokens and their projections in cross-attention (one copy, whatever K)"
+    shared_context = (
+        "vision-language and state tokens and their projections in cross-attention (one copy, independent of K)"
+    )
     sampler = "model.action_head"
     encoders = ("_compute_fused_tokens",)
     override = Evo1Override

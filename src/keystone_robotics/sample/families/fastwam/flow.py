@@ -1,4 +1,4 @@
-"""The denoising loop of Fast-WAM's actions, in LeRobot's copy and in its own code."""
+"""The denoising loop of Fast-WAM, for LeRobot's copy and its own code."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.families.fastwam import denoiser
 from keystone_robotics.sample.families.groot.flow_head import call_network
 from keystone_robotics.sample.kit.bypass import may_bypass
-from keystone_robotics.sample.kit.lengths import lengths_vary
+from keystone_robotics.sample.kit.lengths import mark_dynamic_lengths
 from keystone_robotics.sample.kit.widen import widen
 
-#: Maps the actions (K, T, D) and the number of the step to their velocity.
+#: Maps the actions (K, T, D) and the step index to their velocity.
 Network = Callable[[Tensor, int], Tensor]
 
-#: A denoising step to one that may be compiled, see `Engine.compiled_step`.
+#: Returns a denoising step, compiled if enabled; see `Engine.compiled_step`.
 Compile = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 
 
@@ -35,11 +35,11 @@ def denoise(
     Args:
         model: with ``_predict_action_noise_with_cache`` and ``infer_action_scheduler``.
         noise: of all candidates.
-        count: steps.
-        shift: of their times; None for the model's own.
-        given: what the step of one candidate is called with, apart from actions and time.
+        count: denoising steps.
+        shift: of their times; None for the model's default.
+        given: arguments of one candidate's step, except actions and time.
         compiled: applied to the step.
-        shared: candidates share cache and text, where they `may_share`.
+        shared: candidates share cache and text; requires `may_share`.
     """
     times, deltas = model.infer_action_scheduler.build_inference_schedule(
         num_inference_steps=count, device=model.device, dtype=noise.dtype, shift_override=shift
@@ -52,7 +52,7 @@ def denoise(
 
 
 def own_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, compiled: Compile) -> Network:
-    """The model's own step, on a cache and a text with a row for each candidate."""
+    """The model's own step, with one row of cache and text per candidate."""
     run, wide = compiled(call_network), {name: widen(given[name], k) for name in ("context", "context_mask")}
     cache = [{name: widen(tensor, k) for name, tensor in layer.items()} for layer in given["video_kv_cache"]]
 
@@ -68,14 +68,14 @@ def own_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, com
 
 
 def may_share(engine: Engine, model: Any) -> bool:
-    """Whether `shared_network` computes what the model does, and bypasses nothing that was put on it."""
-    # In this order: compiled steps of a network that is not recognised must not pass hooks by either.
+    """Whether `shared_network` supports the model and would skip no hook or replaced method."""
+    # In this order: compiled steps of an unsupported network must not skip hooks either.
     return may_bypass(engine, denoiser.BYPASS, model.mot) and denoiser.recognises(model)
 
 
 def shared_network(model: Any, given: Mapping[str, Any], times: Tensor, k: int, compiled: Compile) -> Network:
-    """The same on a cache and a text that the candidates share."""
+    """The same on a shared cache and text."""
     run, shared = compiled(denoiser.denoise), denoiser.prepare(model, given, times, k)
     if run is not denoiser.denoise:
-        lengths_vary(seen for layer in shared.layers for seen in (layer.video, layer.text))
+        mark_dynamic_lengths(context for layer in shared.layers for context in (layer.video, layer.text))
     return lambda actions, step: run(shared, shared.modulations[step], actions)

@@ -1,4 +1,4 @@
-"""LeRobot's FastWAM: a world-action model that imagines the video once and denoises actions against its cache."""
+"""LeRobot's FastWAM: a world-action model that encodes the video once and denoises actions on its cache."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
 class FastWAMOverride(SamplerOverride):
-    """On the policy, because its model takes one observation at a time and only the policy sees the batch.
+    """On the policy: its model takes one observation at a time, and only the policy has the batch.
 
-    The model's own noise comes from ``config.inference_seed``, 42 unless changed: the same for every chunk and every row. With
-    KeyStone on it comes from the engine instead.
+    The model's own noise is seeded with ``config.inference_seed`` (default 42): the same for every chunk and row. With
+    KeyStone attached, the engine seeds it.
     """
 
     def predict_action_chunk(self, batch: dict[str, Any], **kwargs: Any) -> Tensor:
@@ -73,7 +73,7 @@ def _first_step(
     tiled: bool,
     **_: Any,
 ) -> dict[str, Any]:
-    """What ``FastWAM.infer_action`` calls its first denoising step with, for one observation, apart from actions and time."""
+    """Arguments of the first denoising step in ``FastWAM.infer_action``, for one observation, except actions and time."""
     image, _height, _width = model._normalize_infer_input_image(input_image)
     first_frame = model._encode_input_image_latents_tensor(
         input_image=image.to(device=model.device, dtype=model.torch_dtype), tiled=tiled
@@ -116,7 +116,7 @@ class FastWAMAdapter(Adapter):
     """FastWAM."""
 
     name = "fastwam"
-    shared_context = "the image's latents, the text and the video expert's key-value cache (one copy, whatever K)"
+    shared_context = "the image's latents, the text and the video expert's key-value cache (one copy, independent of K)"
     encoders = (
         "model._encode_input_image_latents_tensor",
         "model.mot.prefill_video_cache",

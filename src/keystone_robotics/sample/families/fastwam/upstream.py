@@ -1,4 +1,4 @@
-"""Fast-WAM's own code: one look at the world, then K chunks of actions against its cache."""
+"""Fast-WAM's own code: one pass of the video expert, then K chunks of actions on its cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keystone_robotics.sample.families.fastwam.flow import denoise, may_share
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
-#: Set while `infer_action` runs only up to its first denoising step, in this thread or task.
+#: Set while `infer_action` runs up to its first denoising step, in this thread or task.
 _encoding: contextvars.ContextVar[bool] = contextvars.ContextVar("keystone_fast_wam_encoding", default=False)
 
 
@@ -26,7 +26,7 @@ def _chunk(output: dict[str, Tensor]) -> Tensor:
 
 
 class _Encoded(Exception):
-    """Carries what the first denoising step was called with."""
+    """Carries the arguments of the first denoising step."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         super().__init__()
@@ -36,8 +36,8 @@ class _Encoded(Exception):
 class OwnFastWAMOverride(SamplerOverride):
     """On the model.
 
-    Both evaluations that come with Fast-WAM call it with a fixed seed: its noise is the same in every round, and K calls would
-    give K equal chunks. The K noises of a round are distinct, follow from that seed, and so are the same in every round too.
+    Both of Fast-WAM's evaluations call it with a fixed seed: its noise is the same in every round, and K calls would give K
+    equal chunks. The K noises of a round are distinct, derived from that seed, and so the same in every round too.
     """
 
     @torch.no_grad()
@@ -60,7 +60,7 @@ class OwnFastWAMOverride(SamplerOverride):
                 self._keystone.compiled_step,
                 shared,
             )
-            return actions.float().cpu()  # where upstream returns them, so that they can be compared with its own
+            return actions.float().cpu()  # where upstream returns them, for the comparison in the self-check
 
         return self._keystone.run(
             SampleRequest(
@@ -86,10 +86,10 @@ class OwnFastWAMOverride(SamplerOverride):
 
 
 def _first_step(infer: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    """What `infer_action` calls its first denoising step with, apart from actions and time."""
+    """Arguments of the first denoising step in `infer_action`, except actions and time."""
     token = _encoding.set(True)
     try:
-        infer(**{**given, "seed": 0})  # a seed, so that noise that is not used is not drawn from the global generator
+        infer(**{**given, "seed": 0})  # a seed, so that the unused noise does not advance the global generator
     except _Encoded as encoded:
         return {
             name: value
@@ -99,8 +99,8 @@ def _first_step(infer: Callable[..., Any], given: dict[str, Any]) -> dict[str, A
     finally:
         _encoding.reset(token)
     raise KeystoneError(
-        "fast-wam: infer_action made no step through _predict_action_noise_with_cache: it was compiled or has changed; attach "
-        "before compiling"
+        "fast-wam: infer_action did not call _predict_action_noise_with_cache: it was compiled, or its code has changed; "
+        "attach before compiling"
     )
 
 
@@ -108,7 +108,7 @@ class OwnFastWAMAdapter(Adapter):
     """Fast-WAM in its own repository."""
 
     name = "fast-wam"
-    shared_context = "the image's latents, the text and the video expert's key-value cache (one copy, whatever K)"
+    shared_context = "the image's latents, the text and the video expert's key-value cache (one copy, independent of K)"
     project = "FastWAM"
     override = OwnFastWAMOverride
     compiles = True
@@ -128,19 +128,19 @@ class OwnFastWAMAdapter(Adapter):
         return policy
 
     def window(self, config: Any) -> Window | None:
-        """The RoboTwin policy says how many steps it executes; the model alone does not, and all of them count."""
+        """The RoboTwin policy has the number of executed steps; without it all steps count."""
         steps = getattr(config, "replan_steps", None)
         return None if steps is None else Window(None, 0, int(steps))
 
     def refuse(self, policy: Any) -> str:
-        # The same question by which their own evaluation tells the variants apart.
+        # Fast-WAM's own evaluation distinguishes the variants in the same way.
         if "num_video_frames" in inspect.signature(_model(policy).infer_action).parameters:
             return (
-                "this variant imagines a video for every chunk, from noise of its own: K candidates would need K videos"
+                "this variant generates a video for every chunk, from separate noise: K candidates would need K videos"
             )
         return ""
 
 
 def _model(policy: Any) -> Any:
-    """The model of a policy with steps to execute, or the object itself."""
+    """The model of a RoboTwin policy, or the object itself."""
     return policy.model if hasattr(policy, "replan_steps") and hasattr(policy, "model") else policy

@@ -1,4 +1,4 @@
-"""The denoising loop that GR00T's flow-matching action heads share, whoever ships them."""
+"""The denoising loop of GR00T's flow-matching action heads, in LeRobot, Isaac-GR00T and StarVLA."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.families.groot.denoiser import BYPASS, SharedDiT, recognises, run_blocks
+from keystone_robotics.sample.families.groot.denoiser import BYPASS, SharedDiT, recognises, run_network
 from keystone_robotics.sample.kit.bypass import may_bypass
-from keystone_robotics.sample.kit.lengths import lengths_vary
+from keystone_robotics.sample.kit.lengths import mark_dynamic_lengths
 
-#: Maps tokens (B * K, S, E) and the number of the step to as many tokens.
+#: Maps tokens (B * K, S, E) and the step index to tokens of the same shape.
 Network = Callable[[Tensor, int], Tensor]
 
 
@@ -26,16 +26,16 @@ def denoise(
 ) -> Tensor:
     """Noise (B * K, T, D) to actions, by Euler steps from time 0 to 1.
 
-    An embodiment has weights of its own, which encoder and decoder copy out for every row they are given. Where there is one
-    for each observation, the K candidates of an observation are one long row there, and its weights are copied once.
+    Encoder and decoder gather the weights of an embodiment for every row. If ``embodiment`` has one entry per observation,
+    the K candidates of an observation are concatenated into one row there, and its weights are gathered once.
 
     Args:
         head: with ``action_encoder``, ``action_decoder`` and the settings of the loop.
         actions: the initial noise.
-        network: the head's transformer with its context, as `own_network` or `shared_network` make it.
+        network: the head's transformer with its context, from `own_network` or `shared_network`.
         prefix: (B * K, P, E) tokens before those of the actions (state, future tokens), or None.
-        embodiment: (B,) or (B * K,) which robot, where encoder and decoder have weights for several.
-        strength: factor on the velocity, (T, 1) where steps are held to a previous chunk.
+        embodiment: (B,) or (B * K,) embodiment ids, if encoder and decoder have weights for several robots.
+        strength: factor on the velocity, (T, 1) if steps are constrained to a previous chunk.
     """
     rows = len(embodiment[0]) if embodiment else len(actions)
     for step, time in enumerate(step_times(head)):
@@ -50,7 +50,7 @@ def denoise(
 
 
 def step_times(head: Any) -> list[int]:
-    """The time of every step, in the buckets in which the network counts it.
+    """The time of every step, in buckets.
 
     >>> from types import SimpleNamespace
     >>> step_times(SimpleNamespace(num_inference_timesteps=4, num_timestep_buckets=1000))
@@ -61,7 +61,7 @@ def step_times(head: Any) -> list[int]:
 
 
 def call_network(network: Callable[..., Tensor], **inputs: Any) -> Tensor:
-    """A transformer as it is; a function, so that it can be compiled (see `Engine.compiled_step`)."""
+    """Call a transformer; a function, so that it can be compiled (see `Engine.compiled_step`)."""
     return network(**inputs)
 
 
@@ -77,27 +77,27 @@ def own_network(head: Any, context: Any, call: Callable[..., Tensor] = call_netw
 
 
 def may_share(head: Any) -> bool:
-    """Whether `shared_network` computes what the head's transformer does, and bypasses nothing that was put on it."""
-    # In this order: compiled steps of a network that is not recognised must not pass hooks by either.
+    """Whether `shared_network` supports the head's transformer and would skip no hook or replaced method."""
+    # In this order: compiled steps of an unsupported network must not skip hooks either.
     return may_bypass(head._keystone, BYPASS, head.model) and recognises(head.model)
 
 
 def shared_network(head: Any, context: Tensor, mask: Tensor | None = None, image_mask: Tensor | None = None) -> Network:
-    """The same on a context (B, L, E) that the candidates of a row share, where it `may_share`."""
+    """The head's transformer on a shared context (B, L, E); requires `may_share`."""
     times = torch.tensor(step_times(head), device=context.device)
-    network = SharedDiT(head.model, context, times, mask, image_mask, run=head._keystone.compiled_step(run_blocks))
+    network = SharedDiT(head.model, context, times, mask, image_mask, run=head._keystone.compiled_step(run_network))
     if head._keystone.compile:
-        lengths_vary(seen for seen in network.seen if seen is not None)
+        mark_dynamic_lengths(one for one in network.keys_values if one is not None)
     return network
 
 
 def with_future_tokens(head: Any, state: Tensor | None, rows: int) -> Tensor:
-    """(rows, P, E) the state's tokens, if there are any, and the head's learned ones."""
+    """(rows, P, E) the state's tokens, if any, and the head's learned future tokens."""
     future = head.future_tokens.weight.expand(rows, -1, -1)
     return future if state is None else torch.cat((state, future), dim=1)
 
 
 def _on_rows(rows: int, values: Tensor, network: Callable[..., Tensor], *settings: Tensor) -> Tensor:
-    """Apply a network that treats tokens one by one to (B * K, T, D) values as if they were (rows, ..., D)."""
+    """Apply a tokenwise network to (B * K, T, D) values, reshaped to (rows, ..., D)."""
     folded = network(values.reshape(rows, -1, values.shape[-1]), *settings)
     return folded.reshape(*values.shape[:2], folded.shape[-1])

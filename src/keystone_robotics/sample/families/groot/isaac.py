@@ -35,7 +35,7 @@ class IsaacGroot15Override(SamplerOverride):
         features = backbone_output.backbone_features
 
         def fresh() -> Any:
-            # The head writes its processed features into what it is given: twice would be once too often.
+            # The head overwrites the features in its input with processed ones.
             return type(backbone_output)(data=dict(backbone_output))
 
         def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
@@ -61,17 +61,18 @@ class IsaacGroot15Override(SamplerOverride):
 class IsaacGrootAdapter(Adapter):
     """GR00T N1.5, N1.6 and N1.7 in Isaac-GR00T.
 
-    Attaches to the ``Gr00tPolicy``, whose processor knows the robot, or to the model or the action head, which do not.
+    Attaches to the ``Gr00tPolicy``, whose processor has the robot's dimensions, or to the model or action head.
     """
 
     name = "isaac-groot"
     shared_context = (
-        "vision-language tokens and their projections in cross-attention (one copy, whatever K), the state's tokens"
+        "vision-language tokens and their projections in cross-attention (one copy, independent of K), "
+        "the state's tokens"
     )
     project = "Isaac-GR00T"
     compiles = True
     padding_reason = (
-        "chunks are padded to the widest robot and the longest horizon the model knows. A Gr00tPolicy knows what is real, "
+        "chunks are padded to the widest robot and the longest horizon of the model. A Gr00tPolicy has the real dimensions, "
         "its model and action head do not"
     )
 
@@ -109,7 +110,7 @@ class IsaacGrootAdapter(Adapter):
 
 
 def _head(policy: Any) -> Any:
-    """The action head of a policy, of a model, or the object itself if it can be one."""
+    """The action head of a policy or model, or the object itself."""
     for holder in (policy, getattr(policy, "model", None)):
         head = getattr(holder, "action_head", None)
         if head is not None:
@@ -118,7 +119,7 @@ def _head(policy: Any) -> Any:
 
 
 def _decoded_dims(policy: Any) -> int | None:
-    """How many dimensions a Gr00tPolicy makes actions of, counted as its processor counts them; None without one."""
+    """Number of dimensions that a Gr00tPolicy decodes to actions, from its processor; None without one."""
     processor = getattr(policy, "processor", None)
     if processor is not None and hasattr(policy, "embodiment_tag"):
         robot = policy.embodiment_tag.value

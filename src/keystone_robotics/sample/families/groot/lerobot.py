@@ -1,4 +1,4 @@
-"""LeRobot's GR00T N1.7: a diffusion transformer that attends in turn to itself and to vision-language tokens."""
+"""LeRobot's GR00T N1.7: a diffusion transformer that alternates between self- and cross-attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
 class GrootOverride(SamplerOverride):
-    """On the action head of GR00T N1.6 and N1.7; only the latter is given ``action_input`` and ``options``."""
+    """On the action head of GR00T N1.6 and N1.7; only N1.7 passes ``action_input`` and ``options``."""
 
     @torch.no_grad()
     def get_action_with_features(
@@ -44,7 +44,7 @@ class GrootOverride(SamplerOverride):
             image, visible = backbone_output["image_mask"], backbone_output["backbone_attention_mask"]
 
         def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
-            actions, strength = _held(noise, widen(previous, k), options)
+            actions, strength = _rtc_start(noise, widen(previous, k), options)
             if shared:
                 network = shared_network(self, backbone_features, visible, image)
             else:
@@ -71,11 +71,11 @@ class GrootOverride(SamplerOverride):
         )
 
 
-def _held(noise: Tensor, previous: Tensor | None, options: Any) -> tuple[Tensor, Tensor | float]:
-    """Real-time chunking: steps that overlap with the previous chunk start from it and are held to it, less and less.
+def _rtc_start(noise: Tensor, previous: Tensor | None, options: Any) -> tuple[Tensor, Tensor | float]:
+    """Real-time chunking: overlapping steps start from the previous chunk, with a velocity factor that ramps up.
 
     Returns:
-        initial actions (B * K, T, D), and (T, 1) how far each step may move.
+        initial actions (B * K, T, D), and the velocity factor (T, 1).
     """
     if previous is None:
         return noise, 1.0
@@ -95,7 +95,7 @@ class GrootAdapter(Adapter):
     """GR00T N1.7."""
 
     name = "groot"
-    shared_context = "vision-language tokens and their projections in cross-attention (one copy, whatever K)"
+    shared_context = "vision-language tokens and their projections in cross-attention (one copy, independent of K)"
     sampler = "_groot_model.action_head"
     encoders = (
         "_groot_model.backbone.forward",
@@ -115,7 +115,7 @@ class GrootAdapter(Adapter):
 
 @functools.cache
 def _executed_steps(checkpoint: Any, embodiment: Any) -> int | None:
-    """How many steps a checkpoint executes at most, read from its files as the policy does; None if they do not say."""
+    """Maximum number of executed steps, read from the checkpoint's files as the policy does; None if not given."""
     from lerobot.policies.groot.configuration_groot import infer_groot_n1_7_action_execution_horizon
 
     return infer_groot_n1_7_action_execution_horizon(checkpoint, embodiment)

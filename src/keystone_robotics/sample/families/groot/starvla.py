@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.sample.adapter import Adapter, Window
-from keystone_robotics.sample.families.groot.denoiser import CONTEXT, looks_at, through_blocks
+from keystone_robotics.sample.families.groot.denoiser import CONTEXT, attention_targets, run_blocks
 from keystone_robotics.sample.families.groot.flow_head import (
     Network,
     denoise,
@@ -22,7 +22,7 @@ from keystone_robotics.sample.families.groot.flow_head import (
     with_future_tokens,
 )
 from keystone_robotics.sample.families.groot.layerwise_denoiser import SharedLayers
-from keystone_robotics.sample.kit.lengths import lengths_vary
+from keystone_robotics.sample.kit.lengths import mark_dynamic_lengths
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
@@ -37,7 +37,7 @@ class StarVLAOverride(SamplerOverride):
         own = partial(predict, *args, **kwargs)
         if self._keystone.untouched:
             return self._keystone.run_single(own)
-        # The context is called vl_embs or vl_embs_list; older versions take no mask.
+        # The first argument is vl_embs or vl_embs_list; older versions take no mask.
         context, *_ = given = inspect.signature(predict).bind(*args, **kwargs).arguments
         context, state, mask = given[context], given.get("state"), given.get("encoder_attention_mask")
         first = context[0] if isinstance(context, (list, tuple)) else context
@@ -49,7 +49,7 @@ class StarVLAOverride(SamplerOverride):
             return denoise(self, noise, network, prefix)
 
         known = may_share(self) and (mask is None or mask.dtype == torch.bool)
-        # Older heads run no more blocks than there are layers.
+        # Older heads run only as many blocks as there are contexts.
         complete = known and (isinstance(context, Tensor) or len(context) == len(self.model.transformer_blocks))
         return self._keystone.run(
             SampleRequest(
@@ -61,7 +61,7 @@ class StarVLAOverride(SamplerOverride):
         )
 
     def _network(self, context: Any, mask: Tensor | None, k: int) -> Network:
-        """The head's transformer on tokens (B, L, E), or on a list of them, one for each of its layers."""
+        """The head's transformer on tokens (B, L, E), or on a list with one entry per layer."""
         masks = {} if mask is None else {"encoder_attention_mask": widen(mask, k)}
         if isinstance(context, Tensor):
             return own_network(self, widen(context, k), **masks)
@@ -71,25 +71,23 @@ class StarVLAOverride(SamplerOverride):
         return own_network(self, layers, _by_layer)
 
     def _shared(self, context: Any, mask: Tensor | None) -> Network:
-        """The same on a context that the candidates of a row share."""
+        """The same on a shared context."""
         if isinstance(context, Tensor):
             return shared_network(self, context, mask)
-        looks = looks_at(self.model) if self._runs_layers_itself() else [CONTEXT] * len(context)
+        targets = attention_targets(self.model) if self._runs_layers_itself() else [CONTEXT] * len(context)
         times = torch.tensor(step_times(self), device=context[0].device)
-        network = SharedLayers(
-            self.model, context, looks, times, mask, run=self._keystone.compiled_step(through_blocks)
-        )
+        network = SharedLayers(self.model, context, targets, times, mask, run=self._keystone.compiled_step(run_blocks))
         if self._keystone.compile:
-            lengths_vary(seen for seen in network.seen if seen is not None)
+            mark_dynamic_lengths(one for one in network.keys_values if one is not None)
         return network
 
     def _runs_layers_itself(self) -> bool:
-        """Whether the transformer takes a context for each layer, which older ones leave to the head."""
+        """Whether the transformer takes one context per layer; in older versions the head runs the loop."""
         return "return_pre_output" in inspect.signature(self.model.forward).parameters
 
 
 def _by_layer(network: Any, hidden_states: Tensor, encoder_hidden_states: Sequence[Tensor], timestep: Tensor) -> Tensor:
-    """What older versions write out in the loop of the head: each block with its own layer of the context."""
+    """The loop of older heads: each block with its own layer of the context."""
     time = network.timestep_encoder(timestep)
     for block, layer in zip(network.transformer_blocks, encoder_hidden_states, strict=False):
         hidden_states = block(hidden_states=hidden_states, encoder_hidden_states=layer, temb=time)
@@ -102,7 +100,7 @@ class StarVLAAdapter(Adapter):
     name = "starvla"
     shared_context = (
         "vision-language tokens, of the last layer or of every layer, and their projections in cross-attention (one copy, "
-        "whatever K)"
+        "independent of K)"
     )
     project = "StarVLA"
     compiles = True
@@ -119,13 +117,11 @@ class StarVLAAdapter(Adapter):
         return self.module(policy).num_inference_timesteps
 
     def window(self, config: Any) -> Window | None:
-        return None  # action_dim is the robot's own; how much of a chunk is executed, only the client knows
+        return None  # action_dim is the robot's; only the client knows the executed steps
 
     def refuse(self, policy: Any) -> str:
         if hasattr(_head(policy), "t_eps"):
-            return (
-                "the head predicts actions, not velocities (ABot-M0): that loop is not known here. Name it with site="
-            )
+            return "the head predicts actions, not velocities (ABot-M0), which the adapter does not support: use site="
         return ""
 
 

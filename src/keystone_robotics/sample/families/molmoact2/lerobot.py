@@ -17,8 +17,8 @@ from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
 
 class MolmoAct2CrossAttentionOverride(SamplerOverride):
-    """On the attention of each block of the expert to the context: candidates are queries of one row, where the context has a
-    row for each observation. Queries neither see each other nor have positions here, so nothing else changes.
+    """On the cross-attention of each block of the expert: candidates become queries of one row if the context has one row per
+    observation. Queries are independent and have no positions here, so the result is the same.
     """
 
     def forward(self, x: Tensor, *, kv_k: Tensor, **others: Any) -> Tensor:
@@ -46,7 +46,7 @@ class MolmoAct2Override(SamplerOverride):
             SampleRequest(
                 single=lambda: single(**inputs),
                 wide=draw,
-                shared=partial(draw, shared=True) if _folds(self) else None,
+                shared=partial(draw, shared=True) if _can_fold(self) else None,
                 noise=NoiseSpec(
                     batch=inputs["input_ids"].shape[0],
                     shape=(self._resolve_action_horizon(inputs.get("action_horizon")), self.config.max_action_dim),
@@ -58,7 +58,7 @@ class MolmoAct2Override(SamplerOverride):
 
 
 class MolmoAct2RTCOverride(SamplerOverride):
-    """On the policy, which has a loop of its own for real-time chunking."""
+    """On the policy, which has a separate loop for real-time chunking."""
 
     def _generate_actions_from_inputs_with_rtc(
         self,
@@ -102,7 +102,7 @@ class MolmoAct2RTCOverride(SamplerOverride):
                 encoder_attention_mask=mask,
                 **model_inputs,
             )
-            # A leftover of one row serves all candidates of all rows, as it is.
+            # A leftover of one row broadcasts to all candidates.
             left_over = prev_chunk_left_over
             if left_over is not None and left_over.ndim == 3 and left_over.shape[0] == batch:
                 left_over = widen(left_over, k)
@@ -131,7 +131,7 @@ class MolmoAct2RTCOverride(SamplerOverride):
             SampleRequest(
                 single=original,
                 wide=draw,
-                shared=partial(draw, shared=True) if _folds(backbone) else None,
+                shared=partial(draw, shared=True) if _can_fold(backbone) else None,
                 noise=NoiseSpec(
                     batch=batch,
                     shape=(self._generation_action_horizon(), int(backbone.config.max_action_dim)),
@@ -162,8 +162,8 @@ def _flow(
     generator: Any = None,
     **vision: Any,
 ) -> Any:
-    """What the expert's loop over B * K rows of noise needs; the context is encoded and projected for B rows, then
-    widened, if it is not shared.
+    """Inputs of the expert's loop over B * K rows of noise; the context is encoded and projected for B rows, then repeated if
+    it is not shared.
     """
     from lerobot.policies.molmoact2.molmoact2_hf_model.inference import _ActionFlowInputs
 
@@ -186,12 +186,14 @@ def _flow(
         dtype=noise.dtype,
     )
     if not shared:
-        context.kv_contexts = [(_copies(key, k), _copies(value, k)) for key, value in context.kv_contexts]
-        context.cross_mask = _copies(context.cross_mask, k)
-    rows = 1 if shared else len(noise)  # one time for all
+        context.kv_contexts = [
+            (_repeat_contiguous(key, k), _repeat_contiguous(value, k)) for key, value in context.kv_contexts
+        ]
+        context.cross_mask = _repeat_contiguous(context.cross_mask, k)
+    rows = 1 if shared else len(noise)  # all rows have the same time
     times = [torch.full((rows,), i / steps, device=device) for i in range(steps)]
     if action_dim_is_pad is not None and action_dim_is_pad.ndim > 1:
-        action_dim_is_pad = _copies(action_dim_is_pad, k)
+        action_dim_is_pad = _repeat_contiguous(action_dim_is_pad, k)
     return _ActionFlowInputs(
         trajectory=_without_padding(model, noise, action_dim_is_pad, masked),
         context=context,
@@ -200,20 +202,20 @@ def _flow(
     )
 
 
-def _copies(value: Tensor | None, k: int) -> Tensor | None:
-    """A row for each candidate, with memory of its own: the policy's CUDA graphs write into tensors laid out like these."""
+def _repeat_contiguous(value: Tensor | None, k: int) -> Tensor | None:
+    """One contiguous row per candidate: the policy's CUDA graphs write into tensors of this layout."""
     return None if value is None else widen(value, k).contiguous()
 
 
-def _folds(model: Any) -> bool:
-    """Whether the candidates may be queries of one row in all of the expert's attention to the context."""
+def _can_fold(model: Any) -> bool:
+    """Whether all cross-attention modules of the expert are overridden to fold candidates."""
     return all(
         isinstance(block.cross_attn, MolmoAct2CrossAttentionOverride) for block in model._require_action_expert().blocks
     )
 
 
 def _without_padding(model: Any, actions: Tensor, action_dim_is_pad: Tensor | None, masked: bool) -> Tensor:
-    """Zero in the padded dimensions, where the policy masks them."""
+    """Set padded dimensions to zero, if the policy masks them."""
     return model._mask_action_dim_tensor(actions, action_dim_is_pad=action_dim_is_pad, enabled=masked)
 
 
@@ -222,7 +224,7 @@ class MolmoAct2Adapter(Adapter):
 
     name = "molmoact2"
     shared_context = (
-        "keys and values of the vision-language model, projected for the action expert (one copy, whatever K)"
+        "keys and values of the vision-language model, projected for the action expert (one copy, independent of K)"
     )
     override = MolmoAct2Override
 
@@ -230,7 +232,7 @@ class MolmoAct2Adapter(Adapter):
         return policy._backbone()
 
     def overrides(self, policy: Any) -> Sequence[tuple[Any, type[SamplerOverride]]]:
-        # Where somebody put a function of his own in its place, that one runs, on a context with a row for each candidate.
+        # A ``forward`` that was replaced on the instance is called, on a context with one row per candidate.
         attentions = [block.cross_attn for block in policy._action_expert().blocks]
         folding = [(one, MolmoAct2CrossAttentionOverride) for one in attentions if not is_replaced(one, "forward")]
         return [(policy._backbone(), MolmoAct2Override), (policy, MolmoAct2RTCOverride), *folding]
@@ -239,7 +241,7 @@ class MolmoAct2Adapter(Adapter):
         return [(policy._backbone(), "forward")]
 
     def encoder_modules(self, policy: Any) -> Sequence[Any]:
-        """All but the action expert, which projects the context itself."""
+        """All children except the action expert, which projects the context itself."""
         return [part for part in policy._backbone().children() if part is not policy._action_expert()]
 
     def refuse(self, policy: Any) -> str:

@@ -1,4 +1,4 @@
-"""LeRobot's multi-task DiT: two objectives, whose loops take the conditioning vector of any number of rows."""
+"""LeRobot's multi-task DiT: two objectives, whose loops take a conditioning vector with any number of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Gemma action expert of π0 and π0.5 on a prefix that is neither cloned nor concatenated to."""
+"""The Gemma action expert of π0 and π0.5 on a shared prefix, without copying or appending to its cache."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from keystone_robotics.sample.kit.attention import Context, Kept
+from keystone_robotics.sample.kit.attention import Context, VisibleTokens
 from keystone_robotics.sample.kit.bypass import Bypass
 from keystone_robotics.sample.kit.decoder_layer import Suffix, attention_output
 
-#: Of the model that holds PaliGemma and the expert.
+#: For the model that holds PaliGemma and the expert.
 BYPASS = Bypass(
-    called=frozenset(
+    called_modules=frozenset(
         {
             "rotary_emb", "input_layernorm", "q_proj", "k_proj", "v_proj", "o_proj", "post_attention_layernorm",
             "mlp", "norm",
         }
     ),
-    apart=frozenset({"paligemma", "lm_head"}),
+    unused_modules=frozenset({"paligemma", "lm_head"}),
 )  # fmt: skip
 
 
 class Shared(NamedTuple):
-    """What the steps of a round have in common: the expert, and the context of each of its layers."""
+    """Constant during a round: the expert, and the context of each of its layers."""
 
     expert: Any
     contexts: list[Context]
@@ -31,22 +31,21 @@ class Shared(NamedTuple):
 
 
 def prepare(expert: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
-    """Once in a round.
+    """Called once per round.
 
     Args:
         expert: LeRobot's ``PiGemmaModel``.
         real: (B, P) bool, False for padding.
         cache: keys and values (B, N, P, D) of the prefix, layer by layer.
-        visible: (S, S) bool, which tokens of a candidate see which.
+        visible: (S, S) bool, attention mask between the tokens of a candidate.
     """
     attention = expert.layers[0].self_attn
     weights = attention.q_proj.weight
     positions = real.sum(dim=1, keepdim=True) + visible.new_ones(1, len(visible)).cumsum(dim=1) - 1
-    cosine, sine = (
-        table.chunk(2, dim=-1)[0] for table in expert.rotary_emb(weights, positions)
-    )  # its halves are alike
-    kept = Kept.of(real[:, None], weights.dtype)
-    contexts = [kept.context(layer.keys.to(weights.dtype), layer.values.to(weights.dtype)) for layer in cache.layers]
+    # The two halves of a rotary table are equal.
+    cosine, sine = (table.chunk(2, dim=-1)[0] for table in expert.rotary_emb(weights, positions))
+    prefix = VisibleTokens.of(real[:, None], weights.dtype)
+    contexts = [prefix.context(layer.keys.to(weights.dtype), layer.values.to(weights.dtype)) for layer in cache.layers]
     return Shared(expert, contexts, Suffix.of(visible, cosine, sine, attention))
 
 
@@ -54,7 +53,7 @@ def denoise(shared: Shared, tokens: Tensor, condition: Tensor | None) -> Tensor:
     """The expert's output (B, K * S, E).
 
     Args:
-        shared: by the steps of a round.
+        shared: from `prepare`.
         tokens: (B * K, S, E) suffixes of all candidates.
         condition: (B, C) embedded time for the adaptive norms of π0.5, one for all candidates of an observation.
     """

@@ -13,14 +13,14 @@ from keystone_robotics.sample.kit.widen import widen
 
 
 class PiOverride(PiStep, PackedOverride):
-    """The step that π0 and π0.5 share."""
+    """The denoising step of LeRobot's π0 and π0.5."""
 
-    def _added_to_scores(self, mask: Tensor) -> Tensor:
+    def _additive_mask(self, mask: Tensor) -> Tensor:
         from lerobot.policies.common.vla_utils import prepare_attention_masks_4d
 
         return prepare_attention_masks_4d(mask)
 
-    def _only_read(self, cache: Any) -> Any:
+    def _read_only_cache(self, cache: Any) -> Any:
         return share_cache(cache)
 
 

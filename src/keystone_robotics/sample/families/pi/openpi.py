@@ -29,17 +29,17 @@ def _sample(
     compiled = not inspect.ismethod(own)
 
     def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
-        with sharing(shared):  # which `denoise_step` asks for
+        with sharing(shared):  # read by `denoise_step`
             candidates = own(device, observation, noise=noise, **options)
-        # With CUDA graphs the result lives in memory that the next call writes to.
+        # With CUDA graphs the next call overwrites the result.
         return candidates.clone() if compiled else candidates
 
     return engine.run(
         SampleRequest(
-            # The self-check replaces what is drawn inside, so the method must not be compiled.
+            # The self-check replaces the noise drawn inside, so the method must not be compiled.
             single=lambda: vars(OpenPiOverride)["sample_actions"].from_class(model)(device, observation, **options),
             wide=draw,
-            # What is kept from step to step would be compiled into the sampler.
+            # A compiled sampler would capture the values cached between steps.
             shared=None if compiled or not model._may_share() else partial(draw, shared=True),
             noise=NoiseSpec(
                 batch=observation.state.shape[0],
@@ -64,15 +64,15 @@ class OpenPiOverride(PiStep):
         suffix = self.embed_suffix(widen(state, k), x_t, widen(timestep, k))
         return self._velocity(suffix, prefix_pad_masks, past_key_values, x_t.shape[1])
 
-    def _added_to_scores(self, mask: Tensor) -> Tensor:
+    def _additive_mask(self, mask: Tensor) -> Tensor:
         return self._prepare_attention_masks_4d(mask)
 
-    def _only_read(self, cache: Any) -> Any:
-        return cache  # as it is: openpi's attention appends only with use_cache
+    def _read_only_cache(self, cache: Any) -> Any:
+        return cache  # openpi's attention appends only with use_cache
 
 
 class OpenPiPolicyOverride(SamplerOverride):
-    """On the `Policy`, which has bound its model's sampler before it could be hooked."""
+    """On the `Policy`, which bound its model's sampler in its constructor."""
 
     _sample_actions = Hook(lambda policy, own, *args, **kwargs: _sample(policy._model, own, *args, **kwargs))
 
@@ -81,7 +81,7 @@ class OpenPiAdapter(OpenPiFamily):
     """π0 and π0.5 in openpi's PyTorch code."""
 
     name = "openpi"
-    shared_context = "keys and values of the prefix (one copy, whatever K)"
+    shared_context = "keys and values of the prefix (one copy, independent of K)"
     pytorch = True
     compiles = True
 
@@ -111,6 +111,6 @@ def _model(policy: Any) -> Any:
 
 
 def _compiled(policy: Any) -> bool:
-    """Whether the object's own sampler, behind a hook or not, is compiled: watching its parts would compile it once more."""
+    """Whether the object's own sampler is compiled: overriding its methods would recompile it."""
     own = vars(policy).get("_sample_actions" if is_policy(policy) else "sample_actions")
     return own is not None and not inspect.ismethod(own)

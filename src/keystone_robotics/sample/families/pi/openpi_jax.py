@@ -23,7 +23,7 @@ def _sample(
 ) -> Any:
     """A round on ``own(rng, observation, noise=..., num_steps=...)``; JAX arrays in and out."""
     engine = policy._keystone
-    if noise is not None:  # the caller's own noise: nothing to choose from
+    if noise is not None:  # the caller's own noise: nothing to select from
         return own(rng, observation, noise=noise, **options)
     if engine.untouched:
         return engine.run_single(partial(own, rng, observation, **options), _to_torch)
@@ -34,19 +34,19 @@ def _sample(
         return own(rng, observation, noise=noise, **options)
 
     def single() -> Any:
-        # The noise is drawn through torch, where the self-check can put its own.
+        # The noise is drawn through torch, where the self-check can replace it.
         return with_noise(jax.numpy.asarray(torch.randn(batch, *shape).numpy()))
 
     def draw(noise: Tensor, k: int) -> Tensor:
-        # Of a jitted function, vmap makes another jitted one, and both remember what they compiled: once per K. What does
-        # not depend on the noise stays as it is, so the context is encoded once.
+        # vmap of a jitted function is compiled once per K and cached. It batches only what depends on the noise, so the
+        # context is encoded once.
         wide = noise.reshape(batch, k, *shape).transpose(0, 1)
         try:
             candidates = _to_torch(jax.vmap(with_noise)(jax.numpy.asarray(wide.numpy())))
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            raise torch.cuda.OutOfMemoryError(str(error)) from error  # which the engine knows how to answer
+            raise torch.cuda.OutOfMemoryError(str(error)) from error  # the engine halves K
         return candidates.transpose(0, 1).flatten(0, 1)
 
     return engine.run(
@@ -62,24 +62,24 @@ def _sample(
 
 
 def _to_torch(array: Any) -> Tensor:
-    """A copy on the host; bfloat16, which numpy does not know, as float32."""
+    """A copy on the host; bfloat16, which numpy lacks, as float32."""
     host = np.array(array)
     return torch.from_numpy(host.astype(np.float32) if host.dtype.name == "bfloat16" else host)
 
 
 def _precision(sample: Callable[[Any], Any], shape: tuple[int, ...]) -> torch.dtype:
-    """The coarsest type in which a sampler computes: of its own code, or of the device's matrix products."""
+    """The coarsest dtype in which a sampler computes: in its own code, or in the device's matrix products."""
     jax = sys.modules["jax"]
     program = str(jax.make_jaxpr(sample)(jax.numpy.zeros(shape)))
     types = {"bf16": torch.bfloat16, "f16": torch.float16}
     found = {types[name] for name in re.findall(r"\b(bf16|f16)\[", program)}
-    # Unless told otherwise, JAX multiplies float32 as TF32 on GPUs (as many digits as float16) and as bfloat16 on TPUs.
+    # By default JAX multiplies float32 as TF32 on GPUs (as many mantissa bits as float16) and as bfloat16 on TPUs.
     found.add({"cpu": torch.float32, "tpu": torch.bfloat16}.get(jax.default_backend(), torch.float16))
     return max(found, key=lambda kind: torch.finfo(kind).eps)
 
 
 def _weights(model: Any) -> list[list[Any]]:
-    """Shape and type of every array of a model: of flax, or one that holds them in its attributes."""
+    """Shape and dtype of every array of a model: a flax module, or an object with arrays as attributes."""
     nnx = sys.modules.get("flax.nnx")
     tree = nnx.state(model) if nnx is not None and isinstance(model, nnx.Module) else vars(model)
     return [
@@ -88,12 +88,12 @@ def _weights(model: Any) -> list[list[Any]]:
 
 
 def _device() -> Any:
-    """Where JAX computes unless told otherwise."""
+    """JAX's default device."""
     return sys.modules["jax"].devices()[0]
 
 
 class OpenPiJaxOverride(SamplerOverride):
-    """On the `Policy`, which holds the jitted sampler of its model."""
+    """On the `Policy`, which holds the jitted sampler."""
 
     _sample_actions = Hook(_sample)
 
@@ -122,18 +122,18 @@ class OpenPiJaxAdapter(OpenPiFamily):
         return [(policy, OpenPiJaxOverride)]
 
     def cost(self, policy: Any) -> Any:
-        """Also the weights, which torch does not see, and the device, which is not torch's."""
+        """Also the weights and the device, which are JAX's."""
         return [*super().cost(policy), _weights(policy._model), _device().device_kind]
 
     def device(self, policy: Any) -> str:
-        """JAX's default device; the host, which both share, is described as it always is."""
+        """JAX's default device; empty for the CPU, which torch describes."""
         device = _device()
         return "" if device.platform == "cpu" else f"{device.device_kind} ({device.platform}, JAX)"
 
     def refuse(self, policy: Any) -> str:
         if not is_policy(policy):
             return (
-                "this is a JAX model, whose sampler runs inside jax.jit, where no choice can be made on the host; attach to "
+                "this is a JAX model, whose sampler runs inside jax.jit, where nothing can be selected on the host; attach to "
                 "the openpi Policy that holds it"
             )
         if "noise" not in inspect.signature(policy._sample_actions).parameters:

@@ -1,4 +1,4 @@
-"""What openpi's policies have in common in PyTorch and JAX: the `Policy` object and which numbers of a chunk it passes on."""
+"""openpi's `Policy` object in PyTorch and JAX, and the real dimensions of its chunks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _POLICY = ("infer", "_sample_actions", "_model", "_input_transform", "_output_tr
 
 @dataclass(frozen=True)
 class Chunk:
-    """The chunks that a policy samples.
+    """The size of a chunk.
 
     Attributes:
-        steps: of a chunk (``action_horizon``); how many are executed is the client's affair.
-        dims: that reach the robot, counted from the first; None if the policy does not tell.
+        steps: of a chunk (``action_horizon``); the client decides how many are executed.
+        dims: real dimensions, counted from the first; None if unknown.
     """
 
     steps: int
@@ -27,12 +27,12 @@ class Chunk:
 
 
 class OpenPiFamily(Adapter):
-    """Adapters for openpi's `Policy`, whatever holds it, and for its model."""
+    """Base of the adapters for openpi's `Policy`, objects that hold one, and its model."""
 
     project = "openpi"
     padding_reason = (
-        "openpi pads actions, and here are neither output transforms that cut them nor statistics of the actions to tell which "
-        "dimensions are real (a bare model has none: attach to the Policy)"
+        "openpi pads actions, and neither output transforms nor statistics of the actions show here which dimensions are real "
+        "(a bare model has none: attach to the Policy)"
     )
     pytorch: ClassVar[bool]
 
@@ -42,11 +42,11 @@ class OpenPiFamily(Adapter):
         return self.owns_model(policy)
 
     def owns_model(self, model: Any) -> bool:
-        """Whether an object is a model of this kind, without a policy around it."""
+        """Whether an object is a model of this framework, without a `Policy`."""
         raise NotImplementedError
 
     def cost(self, policy: Any) -> Any:
-        """What the sampler is called with (``num_steps``), and the size of a chunk."""
+        """The sampler's arguments (``num_steps``), and the size of a chunk."""
         model = policy._model if is_policy(policy) else policy
         sizes = model.config if self.pytorch else model
         return [repr(getattr(policy, "_sample_kwargs", None)), int(sizes.action_horizon), int(sizes.action_dim)]
@@ -69,46 +69,49 @@ class OpenPiFamily(Adapter):
 
 
 def is_policy(policy: Any) -> bool:
-    """Whether an object is openpi's `Policy`, by its shape."""
+    """Whether an object is openpi's `Policy`, by duck typing."""
     return all(hasattr(policy, name) for name in _POLICY)
 
 
 def real_dims(policy: Any, steps: int, dims: int) -> int | None:
-    """How many action dimensions of the model reach the robot, counted from the first; None if nothing tells.
+    """Number of action dimensions that reach the robot, counted from the first; None if unknown.
 
-    Models pad actions (to 32) and the policy's output transforms cut them again (to 7 for LIBERO). So each dimension is
-    moved a little and it is watched whether the transformed chunk moves. Statistics may know fewer: those that openpi
-    computed after padding have a width of zero there.
+    Models pad actions (to 32) and the policy's output transforms remove the padding (to 7 for LIBERO). So each dimension is
+    perturbed, and those that change the transformed chunk are real. Statistics may narrow this down: openpi computes them
+    after padding, and padded dimensions have zero standard deviation.
     """
-    reach, known = _reach(policy._output_transform, steps, dims), _known(policy._output_transform)
-    if reach is None or (reach == dims and known is None):
-        return known
-    return reach if known is None else min(reach, known)
+    reaching, varying = (
+        _dims_reaching_output(policy._output_transform, steps, dims),
+        _dims_with_statistics(policy._output_transform),
+    )
+    if reaching is None or (reaching == dims and varying is None):
+        return varying
+    return reaching if varying is None else min(reaching, varying)
 
 
-def _reach(transform: Any, steps: int, dims: int) -> int | None:
-    def sent(moved: int | None = None, by: float = 0.0) -> NDArray[Any]:
+def _dims_reaching_output(transform: Any, steps: int, dims: int) -> int | None:
+    def transformed(dim: int | None = None, value: float = 0.0) -> NDArray[Any]:
         actions = np.zeros((steps, dims), np.float32)
-        if moved is not None:
-            actions[:, moved] = by
+        if dim is not None:
+            actions[:, dim] = value
         return np.array(transform({"state": np.zeros(dims, np.float32), "actions": actions})["actions"])
 
     try:
-        still = sent()
+        unperturbed = transformed()
         for dim in reversed(range(dims)):
-            if not all(np.array_equal(sent(dim, by), still) for by in (1.0, -1.0)):
+            if not all(np.array_equal(transformed(dim, value), unperturbed) for value in (1.0, -1.0)):
                 return dim + 1
-    except Exception:  # somebody's own transforms, which may want more than a state and actions: they cannot be asked
+    except Exception:  # custom transforms may need more than a state and actions
         return None
     return None
 
 
-def _known(transform: Any) -> int | None:
-    """The dimensions of which there are statistics that are more than padding."""
+def _dims_with_statistics(transform: Any) -> int | None:
+    """Number of dimensions with non-zero standard deviation in the action statistics; None without statistics."""
     for part in getattr(transform, "transforms", (transform,)):
         statistics = getattr(part, "norm_stats", None) or {}
         actions = statistics.get("actions") if hasattr(statistics, "get") else None
         if actions is not None:
-            moving = np.flatnonzero(np.asarray(actions.std))
-            return int(moving[-1]) + 1 if len(moving) else None
+            varying = np.flatnonzero(np.asarray(actions.std))
+            return int(varying[-1]) + 1 if len(varying) else None
     return None

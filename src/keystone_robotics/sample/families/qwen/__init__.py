@@ -1,1 +1,1 @@
-"""Policies that denoise through a Qwen2.5-VL decoder: EO1 and Wall-X, as LeRobot has them."""
+"""Policies that denoise through a Qwen2.5-VL decoder: EO1 and Wall-X, in LeRobot."""

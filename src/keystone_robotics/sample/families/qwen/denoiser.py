@@ -1,4 +1,4 @@
-"""The Qwen2.5-VL decoder of EO1 and Wall-X on a prompt whose key-value cache is neither copied nor appended to."""
+"""The Qwen2.5-VL decoder of EO1 and Wall-X on a shared prompt, without copying or appending to its cache."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.kit.attention import Context, Kept
+from keystone_robotics.sample.kit.attention import Context, VisibleTokens
 from keystone_robotics.sample.kit.bypass import Bypass
 from keystone_robotics.sample.kit.decoder_layer import Suffix, attention_output
 from keystone_robotics.sample.proxies import original_class
 
-#: Of the decoder, or of the model that holds it beside the vision tower.
+#: For the decoder, or the model that holds it and the vision tower.
 BYPASS = Bypass(
-    called=frozenset(
+    called_modules=frozenset(
         {
             "rotary_emb", "input_layernorm", "q_proj", "k_proj", "v_proj", "o_proj", "post_attention_layernorm", "mlp",
             "moe", "norm",
         }
     ),
-    apart=frozenset({"visual", "embed_tokens"}),
+    unused_modules=frozenset({"visual", "embed_tokens"}),
 )  # fmt: skip
-#: To Wall-X's mixture of experts, the type of a token that is an action.
+#: Token type of actions in Wall-X's mixture of experts.
 ACTION = 1
 
 
 class Shared(NamedTuple):
-    """What the steps of a round have in common: the decoder, and the context of each of its layers."""
+    """Constant during a round: the decoder, and the context of each of its layers."""
 
     decoder: Any
     contexts: list[Context]
@@ -36,23 +36,23 @@ class Shared(NamedTuple):
 
 
 def prepare(decoder: Any, embeds: Tensor, real: Tensor, cache: Any, positions: Tensor, visible: Tensor) -> Shared:
-    """Once in a round.
+    """Called once per round.
 
     Args:
-        decoder: one that `recognises` knows.
-        embeds: of the prompt, or anything of their type, to which the decoder rounds cosines and sines.
+        decoder: a supported one, see `recognises`.
+        embeds: of the prompt; the decoder casts cosines and sines to their dtype.
         real: (B, P) bool, False for padding.
         cache: keys and values (B, N, P, D) of the prompt, layer by layer.
         positions: (3, B, S) of a candidate's tokens.
-        visible: (S, S) bool, which tokens of a candidate see which.
+        visible: (S, S) bool, attention mask between the tokens of a candidate.
     """
     attention = decoder.layers[0].self_attn
     weights = attention.q_proj.weight
     sections = attention.config.rope_parameters["mrope_section"]
     exact = torch.promote_types(embeds.dtype, weights.dtype)
     cosine, sine = (_of_sections(table.to(exact), sections) for table in decoder.rotary_emb(embeds, positions))
-    kept = Kept.of(real[:, None], weights.dtype)
-    contexts = [kept.context(layer.keys.to(weights.dtype), layer.values.to(weights.dtype)) for layer in cache.layers]
+    prompt = VisibleTokens.of(real[:, None], weights.dtype)
+    contexts = [prompt.context(layer.keys.to(weights.dtype), layer.values.to(weights.dtype)) for layer in cache.layers]
     return Shared(decoder, contexts, Suffix.of(visible, cosine, sine, attention))
 
 
@@ -68,7 +68,7 @@ def denoise(shared: Shared, tokens: Tensor) -> Tensor:
 
 
 def recognises(decoder: Any) -> bool:
-    """Whether `denoise` computes what this decoder does. Another one runs as it is."""
+    """Whether `denoise` supports this decoder; others run their own code."""
     if original_class(decoder).__name__ not in ("Qwen2_5_VLTextModel", "Qwen2_5_VLMoEModel") or decoder.training:
         return False
     return all(_recognises_layer(layer) for layer in decoder.layers)
@@ -82,7 +82,7 @@ def _recognises_layer(layer: Any) -> bool:
 
 
 def _norm(norm: Any, hidden: Tensor) -> Tensor:
-    """In the norm's own type, which in Wall-X is not that of the projections."""
+    """In the norm's dtype, which in Wall-X differs from that of the projections."""
     normed: Tensor = norm(hidden.to(norm.weight.dtype))
     return normed
 
@@ -95,8 +95,8 @@ def _feed_forward(layer: Any, normed: Tensor) -> Tensor:
 
 
 def _of_sections(table: Tensor, sections: Sequence[int]) -> Tensor:
-    """Cosines or sines (3, B, S, D) of time, height and width to (B, S, D / 2), each section of a head with its own of the
-    three; the halves of a table are alike.
+    """Cosines or sines (3, B, S, D) of time, height and width to (B, S, D / 2): each section of a head takes one of the
+    three. The two halves of a table are equal.
 
     >>> _of_sections(torch.arange(3.0).view(3, 1, 1, 1).expand(3, 1, 1, 8), [2, 1, 1]).tolist()
     [[[0.0, 0.0, 1.0, 2.0]]]

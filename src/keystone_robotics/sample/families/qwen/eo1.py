@@ -1,4 +1,4 @@
-"""LeRobot's EO1: the action tokens of a causal vision-language model are denoised against the cache of its prompt."""
+"""LeRobot's EO1: the action tokens of a causal vision-language model, denoised on the cache of the prompt."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class EO1Override(SamplerOverride):
 
             return euler_integrate(velocity, noise, self.config.num_denoise_steps)
 
-        # Action tokens that are masked, in some rows and not in others, are for the decoder's own code.
+        # The fast path does not support masked action tokens.
         known = (
             recognises(backbone.language_model)
             and may_bypass(self._keystone, BYPASS, backbone)
@@ -119,7 +119,7 @@ class EO1Override(SamplerOverride):
 
 
 def _action_span(is_action: Tensor, chunk: int) -> tuple[int, int]:
-    """Where the action tokens lie, the same in every row."""
+    """Start and end of the action tokens, the same in every row."""
     start = int(is_action[0].int().argmax())
     if not (is_action[:, start : start + chunk].all() and (is_action.sum(1) == chunk).all()):
         raise KeystoneError(
@@ -132,7 +132,7 @@ class EO1Adapter(Adapter):
     """EO1."""
 
     name = "eo1"
-    shared_context = "key-value cache of the prompt: images, text, state (one copy, whatever K)"
+    shared_context = "key-value cache of the prompt: images, text, state (one copy, independent of K)"
     sampler = "model"
     encoders = (
         "model.embed_prefix",

@@ -1,4 +1,4 @@
-"""LeRobot's Wall-X: the policy runs its whole vision-language model at every step; the prompt's part of it is the same."""
+"""LeRobot's Wall-X: runs its whole vision-language model at every step, though the prompt does not change."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 class WallXOverride(SamplerOverride):
     """On ``policy.model``.
 
-    Text is causal and the action tokens, which see each other, come last: the prompt cannot see them, so its keys and values
-    are computed once for all steps and candidates. Where rows are padded on the right the action tokens are not last, and the
-    whole model runs K wide at every step, as the policy runs it.
+    Attention is causal and the action tokens come last, so the keys and values of the prompt do not depend on them: they are
+    computed once for all steps and candidates. If rows are padded on the right, the action tokens are not last, and the whole
+    model runs K wide at every step.
     """
 
     @torch.no_grad()
@@ -37,13 +37,11 @@ class WallXOverride(SamplerOverride):
         if self._keystone.untouched:
             return self._keystone.run_single(own, itemgetter("predict_action"))
         if inputs.get("pixel_values_videos") is not None or inputs.get("inputs_embeds") is not None:
-            raise KeystoneError(
-                "KeyStone knows Wall-X with image inputs only, not with videos or ready-made embeddings"
-            )
+            raise KeystoneError("Wall-X is supported with image inputs only, not with videos or inputs_embeds")
         ids, horizon = inputs["input_ids"], inputs["pred_horizon"]
         is_action = ids == self.action_token_id_set["action_token_id"]
 
-        # They come last, and each sees all of them: what the fast path takes for granted.
+        # The fast path requires that they come last and attend to each other.
         plain_actions = (
             is_action & inputs["attention_mask"].to(ids.device).bool() & (inputs["moe_token_types"] == ACTION)
         )
@@ -104,7 +102,7 @@ class WallXOverride(SamplerOverride):
             assert agent_pos_mask is not None
             state = self.action_preprocessor.proprioception_proj(proprioception.to(embeds), agent_pos_mask.to(embeds))
             is_state = input_ids == self.action_token_id_set["propri_token_id"]
-            # through bfloat16 whatever the model's type, as the policy does
+            # through bfloat16 for any model dtype, as the policy does
             embeds[is_state] = state.to(torch.bfloat16).reshape(-1, embeds.shape[-1]).to(embeds.dtype)
         positions, self.rope_deltas = self.get_rope_index(input_ids, image_grid_thw, None, None, attention_mask)
         return embeds, positions
@@ -123,7 +121,7 @@ class WallXOverride(SamplerOverride):
         num_inference_timesteps: int = 10,
         **_: Any,
     ) -> Tensor:
-        """(B * K, T, D) chunks from noise of the same shape, on keys and values of the prompt that are computed once."""
+        """(B * K, T, D) chunks from noise of the same shape; keys and values of the prompt are computed once."""
         head, start = self.action_preprocessor, embeds.shape[1] - pred_horizon
         mask, types = attention_mask.to(embeds.device), moe_token_types
         cache = self.model(
@@ -167,7 +165,7 @@ class WallXAdapter(Adapter):
     """Wall-X, in its diffusion mode."""
 
     name = "wall_x"
-    shared_context = "key-value cache of the prompt: images, text, state (one copy, whatever K)"
+    shared_context = "key-value cache of the prompt: images, text, state (one copy, independent of K)"
     sampler = "model"
     encoders = ("model.visual.forward",)
     override = WallXOverride

@@ -1,7 +1,7 @@
-"""SmolVLA's action expert on a prefix that is never copied.
+"""SmolVLA's action expert on a shared prefix, without copying it.
 
-In its self-attention layers, candidates see the prefix and themselves; in its cross-attention layers the prefix alone, through
-projections of the prefix that depend neither on the candidate nor on the step.
+In self-attention layers, candidates attend to the prefix and to themselves; in cross-attention layers only to projections of
+the prefix, which are constant during a round.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.kit.attention import Context, Kept
+from keystone_robotics.sample.kit.attention import Context, VisibleTokens
 from keystone_robotics.sample.kit.bypass import Bypass
 from keystone_robotics.sample.kit.decoder_layer import Suffix, attention_output
 
-#: Of ``SmolVLMWithExpertModel``, which writes out what layers and their attention do: it calls as little of them as is called
-#: here.
+#: For ``SmolVLMWithExpertModel``, which reimplements layers and attention and calls the same modules as the fast path.
 BYPASS = Bypass(
-    called=frozenset({"lm_expert"}),
-    apart=frozenset({"vlm"}),
+    called_modules=frozenset({"lm_expert"}),
+    unused_modules=frozenset({"vlm"}),
     methods=frozenset(
         {
             "forward",
@@ -33,7 +32,7 @@ BYPASS = Bypass(
 
 
 class Layer(NamedTuple):
-    """One layer of the expert with the context it attends to; ``crosses`` if to nothing else."""
+    """One layer of the expert with its context; ``crosses`` if it attends to the context only."""
 
     module: Any
     context: Context
@@ -42,27 +41,27 @@ class Layer(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What the steps of a round have in common: the layers and the last norm."""
+    """Constant during a round: the layers and the output norm."""
 
     layers: list[Layer]
     norm: Any
 
 
 def prepare(experts: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
-    """Once in a round.
+    """Called once per round.
 
     Args:
         experts: LeRobot's ``SmolVLMWithExpertModel``.
         real: (B, P) bool, False for padding.
         cache: keys and values (B, N, P, D) of the prefix, layer by layer.
-        visible: (S, S) bool, which tokens of a candidate see which.
+        visible: (S, S) bool, attention mask between the tokens of a candidate.
     """
     expert = experts.lm_expert
     attention, width = expert.layers[0].self_attn, cache.layers[0].keys.shape[-1]
     steps = torch.arange(len(visible), device=real.device)[None]
-    after = Suffix.of(visible, *_tables(real.sum(dim=1, keepdim=True) + steps, width), attention)
-    alone = after.at(*_tables(steps, width))  # cross-attention counts positions from 0
-    kept = Kept.of(real[:, None], attention.q_proj.weight.dtype)
+    after_prefix = Suffix.of(visible, *_tables(real.sum(dim=1, keepdim=True) + steps, width), attention)
+    from_zero = after_prefix.at(*_tables(steps, width))  # positions in cross-attention layers start at 0
+    prefix = VisibleTokens.of(real[:, None], attention.q_proj.weight.dtype)
     layers = []
     for index, module in enumerate(experts.get_model_layers([experts.get_vlm_model().text_model, expert])[1]):
         if module is None:  # fewer layers than the backbone has
@@ -70,11 +69,11 @@ def prepare(experts: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
         every = experts.self_attn_every_n_layers
         crosses = "cross" in experts.attention_mode and not (every > 0 and index % every == 0)
         weights, cached = module.self_attn.q_proj.weight, cache.layers[index]
-        context = kept.context(cached.keys.to(weights.dtype), cached.values.to(weights.dtype))
+        context = prefix.context(cached.keys.to(weights.dtype), cached.values.to(weights.dtype))
         if crosses:
             keys = _project(module.self_attn.k_proj, context.keys)
             context = context._replace(keys=keys, values=_project(module.self_attn.v_proj, context.values))
-        layers.append(Layer(module, context, alone if crosses else after, crosses))
+        layers.append(Layer(module, context, from_zero if crosses else after_prefix, crosses))
     return Shared(layers, expert.norm)
 
 
@@ -90,7 +89,7 @@ def denoise(shared: Shared, tokens: Tensor) -> Tensor:
 
 
 def _tables(positions: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Cosine and sine (B, S, D / 2) of positions (B, S); the wavelengths are written into LeRobot's ``apply_rope``."""
+    """Cosine and sine (B, S, D / 2) of positions (B, S); the wavelengths are hard-coded in LeRobot's ``apply_rope``."""
     exponents = 2.0 / width * torch.arange(width // 2, dtype=torch.float32, device=positions.device)
     angles = positions[..., None].float() / 10_000**exponents
     return angles.cos(), angles.sin()

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from keystone_robotics.sample.families.smolvla.denoiser import BYPASS, Shared, denoise, prepare
 from keystone_robotics.sample.kit.bypass import may_bypass
-from keystone_robotics.sample.kit.lengths import lengths_vary
-from keystone_robotics.sample.kit.packing import PackedAdapter, PackedOverride, pack, share_cache, visible_among
+from keystone_robotics.sample.kit.lengths import mark_dynamic_lengths
+from keystone_robotics.sample.kit.packing import PackedAdapter, PackedOverride, pack, share_cache, suffix_mask
 from keystone_robotics.sample.kit.rounds import is_sharing, once_per_round
 
 
@@ -37,10 +37,10 @@ class SmolVLAOverride(PackedOverride):
         if x_t.shape[0] == prefix_pad_masks.shape[0]:
             return super().denoise_step(prefix_pad_masks, past_key_values, x_t, timestep)  # type: ignore[misc]
         tokens, padding, blocks = self.embed_suffix(x_t, timestep)
-        # A sampler that is compiled as a whole takes the plain path, and asking which it is would break its graph.
+        # A sampler that is compiled as a whole takes the plain path; reading the context variable would break its graph.
         if not torch.compiler.is_compiling() and is_sharing():
             shared = once_per_round(
-                lambda: self._prepare(prefix_pad_masks, past_key_values, visible_among(padding[:1], blocks[:1])[0])
+                lambda: self._prepare(prefix_pad_masks, past_key_values, suffix_mask(padding[:1], blocks[:1])[0])
             )
             hidden = self._keystone.compiled_step(denoise)(shared, tokens)
         else:
@@ -51,10 +51,10 @@ class SmolVLAOverride(PackedOverride):
         return self.action_out_proj(hidden.to(torch.float32))
 
     def _prepare(self, prefix_pad_masks: Tensor, past_key_values: Any, visible: Tensor) -> Shared:
-        """What the steps of a round on the fast path have in common."""
+        """The values that the steps of a round share on the fast path."""
         shared = prepare(self.vlm_with_expert, prefix_pad_masks, past_key_values, visible)
         if self._keystone.compile:
-            lengths_vary(layer.context for layer in shared.layers)
+            mark_dynamic_lengths(layer.context for layer in shared.layers)
         return shared
 
     def _packed(

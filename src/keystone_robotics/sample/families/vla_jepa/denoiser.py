@@ -1,4 +1,4 @@
-"""VLA-JEPA's diffusion transformer: that of GR00T (see `dit`) under other names, with the same parts."""
+"""VLA-JEPA's diffusion transformer: GR00T's (see `groot.denoiser`) with other attribute names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from keystone_robotics.sample.kit.bypass import Bypass
 from keystone_robotics.sample.kit.modulation import is_plain
 from keystone_robotics.sample.proxies import original_class
 
-#: Of the network.
+#: For the network.
 BYPASS = Bypass(
-    called=frozenset(
+    called_modules=frozenset(
         {"timestep_encoder", "linear", "to_q", "to_k", "to_v", "to_out.0", "norm2", "ff", "proj_out_1", "proj_out_2"}
     )
 )
 
 
-def renamed(network: Any) -> SimpleNamespace:
-    """The network in the words of `dit.SharedDiT`: blocks look at the context and at their own tokens in turn."""
+def as_groot_dit(network: Any) -> SimpleNamespace:
+    """The network with the attribute names of `SharedDiT`, alternating cross- and self-attention."""
     blocks = [
         SimpleNamespace(norm1=block.norm1, attn1=block.attn1, norm3=block.norm2, ff=block.ff, pos_embed=None)
         for block in network.transformer_blocks
@@ -35,7 +35,7 @@ def renamed(network: Any) -> SimpleNamespace:
 
 
 def recognises(network: Any) -> bool:
-    """Whether `dit.SharedDiT` computes what this network does. Another one runs as it is."""
+    """Whether `SharedDiT` supports this network; others run their own code."""
     parts = ("timestep_encoder", "transformer_blocks", "norm_out", "proj_out_1", "proj_out_2")
     if (
         original_class(network).__name__ != "DiT"

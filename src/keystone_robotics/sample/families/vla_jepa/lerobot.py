@@ -10,7 +10,7 @@ from torch import Tensor
 
 from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.families.groot.denoiser import SharedDiT
-from keystone_robotics.sample.families.vla_jepa.denoiser import BYPASS, recognises, renamed
+from keystone_robotics.sample.families.vla_jepa.denoiser import BYPASS, as_groot_dit, recognises
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
@@ -30,10 +30,10 @@ class VLAJEPAOverride(SamplerOverride):
             tokens = conditioning_tokens if shared else widen(conditioning_tokens, k)
             wide_state, actions = widen(state, k), noise
             if shared:
-                network = SharedDiT(renamed(self.model), tokens, torch.tensor(buckets, device=noise.device))
+                network = SharedDiT(as_groot_dit(self.model), tokens, torch.tensor(buckets, device=noise.device))
             for step, bucket in enumerate(buckets):
                 times = torch.full(noise.shape[:1], bucket, device=noise.device, dtype=torch.long)
-                # It is given the context but does not look at it.
+                # It takes the context but does not use it.
                 own = self._build_inputs(tokens, actions, wide_state, times)
                 if shared:
                     hidden = network(own, step)
@@ -57,7 +57,7 @@ class VLAJEPAAdapter(Adapter):
     """VLA-JEPA."""
 
     name = "vla_jepa"
-    shared_context = "embodied action tokens and their projections in cross-attention (one copy, whatever K)"
+    shared_context = "embodied action tokens and their projections in cross-attention (one copy, independent of K)"
     sampler = "model.action_model"
     encoders = ("model._encode_qwen",)
     override = VLAJEPAOverride

@@ -1,4 +1,4 @@
-"""LeRobot's X-VLA: the transformer reads context and actions together, so only the encoder's work is shared."""
+"""LeRobot's X-VLA: the transformer processes context and actions jointly, so only the encoder is shared."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class XVLAOverride(SamplerOverride):
 
 
 def denoise(model: Any, noise: Tensor, steps: int, proprio: Tensor, **context: Tensor) -> Tensor:
-    """Noise (B * K, T, dim_action) to actions, before the action space finishes them.
+    """Noise (B * K, T, dim_action) to actions, before the action space's ``postprocess``.
 
-    The network predicts the action, not a velocity. Shared with X-VLA's own code, of which LeRobot's is a copy.
+    The network predicts the action, not a velocity. Also used for X-VLA's own code, of which LeRobot's is a copy.
     """
     action = torch.zeros_like(noise)
     for step in range(steps, 0, -1):
@@ -82,5 +82,5 @@ class XVLAAdapter(Adapter):
     override = XVLAOverride
 
     def window(self, config: Any) -> Window:
-        # The action space has cut the padding already, to a number of dimensions that the configuration need not name.
+        # The action space has removed the padding already; the configuration may not have the number of dimensions.
         return Window(None, 0, int(config.n_action_steps))

@@ -1,4 +1,4 @@
-"""X-VLA's own code: the transformer reads context and actions together, so only the encoder's work is shared."""
+"""X-VLA's own code: the transformer processes context and actions jointly, so only the encoder is shared."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class OwnXVLAOverride(SamplerOverride):
         bound.apply_defaults()
         if len(bound.arguments) != 6:
             raise KeystoneError(
-                f"x-vla: generate_actions takes {', '.join(bound.arguments)} here; known are text, images, their mask, the "
-                "domain, the proprioception and the number of steps: X-VLA's code has changed"
+                f"x-vla: generate_actions takes {', '.join(bound.arguments)}; expected text, images, their mask, the domain, "
+                "the proprioception and the number of steps: X-VLA's code has changed"
             )
         ids, images, image_mask, domain, proprio, steps = bound.arguments.values()
 
         def draw(noise: Tensor, k: int) -> Tensor:
             self.eval()
             context = {name: widen(value, k) for name, value in self.forward_vlm(ids, images, image_mask).items()}
-            # A copy, because an action space may write into the proprioception, and rows of a view are one row.
+            # A copy: an action space may write into the proprioception, and rows of an expanded view share memory.
             state = widen(proprio, k).clone()
             action = denoise(self, noise, max(1, int(steps)), state, domain_id=widen(domain, k), **context)
             return self._finish(action, state)
@@ -56,12 +56,12 @@ class OwnXVLAOverride(SamplerOverride):
         )
 
     def _finish(self, action: Tensor, proprio: Tensor) -> Tensor:
-        finish = self.action_space.postprocess  # since 2026 it is also told the proprioception
+        finish = self.action_space.postprocess  # takes the proprioception since 2026
         return finish(action, **({"proprio": proprio} if len(inspect.signature(finish).parameters) > 1 else {}))
 
 
 class OwnXVLAAdapter(Adapter):
-    """X-VLA in its own repository, and as checkpoints bring it along."""
+    """X-VLA in its own repository, and as shipped with checkpoints."""
 
     name = "x-vla"
     shared_context = (
@@ -71,8 +71,8 @@ class OwnXVLAAdapter(Adapter):
     project = "X-VLA"
     override = OwnXVLAOverride
     padding_reason = (
-        "chunks have room for two arms, and the model does not know how many the robot has (WidowX and Franka: dims=10, "
-        "position, 6-d rotation and gripper of the first)"
+        "chunks have dimensions for two arms, and the model does not specify how many the robot has (WidowX and Franka: "
+        "dims=10, position, 6-d rotation and gripper of the first)"
     )
 
     def owns(self, policy: Any) -> bool:
@@ -83,5 +83,5 @@ class OwnXVLAAdapter(Adapter):
         return policy
 
     def window(self, config: Any) -> Window:
-        # Space "auto" cuts the padding off itself. All steps of a chunk are executed, says every client of theirs.
+        # Space "auto" removes the padding itself. All of X-VLA's clients execute whole chunks.
         return Window(getattr(config.action_space, "real_dim", None), 0, int(config.num_actions))

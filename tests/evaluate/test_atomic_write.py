@@ -2,15 +2,15 @@
 
 import pytest
 
-from keystone_robotics.files import written_whole
+from keystone_robotics.files import atomic_write
 
 
 def test_two_who_write_the_same_file_at_the_same_time_do_not_meet(tmp_path):
     """Two threads with copies of a policy that find their K, say, and keep the same profile."""
     path = tmp_path / "profile.json"
-    with written_whole(path) as slow:
+    with atomic_write(path) as slow:
         slow.write_text("the first")
-        with written_whole(path) as quick:
+        with atomic_write(path) as quick:
             quick.write_text("the second")
         assert path.read_text() == "the second"
     assert path.read_text() == "the first"
@@ -25,7 +25,7 @@ def test_after_an_error_nothing_is_left_and_nothing_is_lost(tmp_path):
         draft.write_text("half")
         raise OSError
 
-    with pytest.raises(OSError), written_whole(path) as draft:  # noqa: PT011 (it is ours)
+    with pytest.raises(OSError), atomic_write(path) as draft:  # noqa: PT011 (it is ours)
         fail(draft)
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
