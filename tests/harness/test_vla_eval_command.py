@@ -246,7 +246,7 @@ def test_a_shim_is_not_written_over_its_script(tmp_path, config, capsys):
     assert main(["vla-eval", "shim", str(SCRIPT), "--out", str(SCRIPT)]) == 2
     assert "is the script itself" in capsys.readouterr().err
     assert main(["vla-eval", "shim", str(config), "--out", str(tmp_path / "shim.py")]) == 2
-    assert "give the script that it names" in capsys.readouterr().err
+    assert "expected the script that it names" in capsys.readouterr().err
 
 
 def header(text):
