@@ -435,7 +435,7 @@ def test_a_fast_wam_whose_steps_cannot_be_seen_is_told(monkeypatch: pytest.Monke
     monkeypatch.setattr(OtherFastWAM.infer_action, "__signature__", signature, raising=False)
     model = OtherFastWAM().eval()
     keystone.attach(model, k=4)
-    with pytest.raises(KeystoneError, match="it was compiled or has changed; attach before compiling"):
+    with pytest.raises(KeystoneError, match="it was compiled, or its code has changed; attach before compiling"):
         fastwam_like.predict(model, 1)
 
 
