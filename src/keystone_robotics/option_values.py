@@ -82,6 +82,8 @@ def read_items(text: str) -> dict[str, Any]:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not (name and equals and value):
             raise ValueError(f"{part!r} is not name=value")
+        if name in items:
+            raise ValueError(f"{name} is given twice: {items[name]} and {value}")
         items[name] = value
     return items
 

@@ -173,3 +173,8 @@ def test_a_string_that_looks_like_something_else_is_quoted(monkeypatch):
         spec = Spec("named", params={"init": value, "tau": 0.5})
         assert Spec.parse(str(spec)) == spec, value
     assert str(spec) == "named:k=16,init=plain,tau=0.5"
+
+
+def test_an_option_given_twice_is_refused():
+    with pytest.raises(KeystoneError, match="k is given twice: 16 and 4"):
+        Spec.parse("keystone:k=16,k=4")
