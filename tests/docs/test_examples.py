@@ -89,8 +89,6 @@ def test_example_runs(source, adapters, capsys, tmp_path, monkeypatch):
         "batch": batch,
         "candidates": np.random.default_rng(0).normal(size=(16, 50, 7)),
     }
-    if "SamplerOverride" in source:
-        pytest.importorskip("keystone_robotics.sample.request")
     source = re.sub(r"^import .*keystone_robotics as keystone$", "", source, flags=re.MULTILINE)
     exec(compile(source, "example", "exec"), names)
     if "ADAPTERS[" in source:
