@@ -77,7 +77,7 @@ def read_items(text: str) -> dict[str, Any]:
     """
     if text.startswith("{"):
         return dict(json.loads(text))
-    items = {}
+    items: dict[str, str] = {}
     for part in _split(text):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not (name and equals and value):
