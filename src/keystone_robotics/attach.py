@@ -16,6 +16,7 @@ from keystone_robotics.sample.override import Hook, SamplerOverride, find_engine
 from keystone_robotics.sample.paths import Paths
 from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.site import SiteAdapter
+from keystone_robotics.sample.steps import set_steps
 from keystone_robotics.select.engine import warm_up
 from keystone_robotics.select.rules.checks import whole
 from keystone_robotics.spec import Spec
@@ -65,6 +66,7 @@ def attach(
         **options: fields of `keystone.Spec` and parameters of the rule; they override ``spec``. Among them:
             k (default 16): candidates per round; "auto" takes the largest K within 5 % of the latency of K = 1, from a stored
             profile of this policy on this device, else measured after the second round (docs/profile.md).
+            steps: denoising steps of each candidate, fewer than the policy's own number to spend latency on candidates instead.
             rule (default "keystone"): a name in `keystone.RULES` or a function, see `keystone.select`.
             temperature (default 1): factor on the initial noise; below 1 the candidates are closer together.
             seed: makes the noise of all rounds reproducible; None draws from torch's global generator. For a single call:
@@ -119,6 +121,7 @@ def attach(
         Selector(adapter, adapter.config(owner), bound, spec.metric, spec.action_space(), spec.execute),
         candidates,
         k_given=not automatic,
+        steps=spec.steps,
         temperature=spec.temperature,
         seed=spec.seed,
         compile=spec.compile,
@@ -157,6 +160,7 @@ def reattach(handle: Handle) -> None:
         watch_methods(engine)
         if engine.selector.rule.remembers and hasattr(engine.owner, "reset"):
             put_on(engine.owner, ResetOverride, engine)
+        set_steps(engine, engine.steps)
     except Exception:
         take_off(engine)
         raise

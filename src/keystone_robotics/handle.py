@@ -13,6 +13,7 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.event import Listener, RoundEvent
 from keystone_robotics.sample.seeds import seed_scope
+from keystone_robotics.sample.steps import set_steps
 from keystone_robotics.select import ActionSpace, Selection
 from keystone_robotics.select.metrics import check_metric
 from keystone_robotics.select.rules import bind
@@ -56,6 +57,17 @@ class Handle:
     def k(self, value: int) -> None:
         whole("k", value)
         self.engine.set_k(value)
+
+    @property
+    def steps(self) -> int | None:
+        """Denoising steps of each candidate; None for the policy's own number. May be changed between rounds."""
+        return self.engine.steps
+
+    @steps.setter
+    def steps(self, value: int | None) -> None:
+        if value is not None:
+            whole("steps", value)
+        set_steps(self.engine, value)
 
     @property
     def rule(self) -> Rule:

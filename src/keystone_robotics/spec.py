@@ -86,6 +86,7 @@ class Spec:
         f"candidates per round, or auto (default {DEFAULT_K}, 1 for rule {BASELINE}); 1 runs the policy's own code",
         check_k,
     )
+    steps: int | None = option(None, "denoising steps of each candidate (default: the policy's)", check_count)
     temperature: float = option(1.0, "factor on the initial noise (default 1)", check_temperature)
     seed: int | None = option(None, "seed of the noise (default: torch's generator)", check_noise_seed)
     metric: str = option("l2", f"distance between chunks: {', '.join(METRICS)} (default l2)", check_distance, str)
@@ -267,7 +268,7 @@ def options() -> dict[str, Option]:
     """Everything that can be set, by name: a whole specification as text, the fields of `Spec`, parameters of rules.
 
     >>> [name for name in options() if name not in rule_parameters()]  # doctest: +ELLIPSIS
-    ['spec', 'rule', 'k', 'temperature', ..., 'params']
+    ['spec', 'rule', 'k', 'steps', ..., 'params']
     """
     found = {"spec": Option("all at once, core-mean:k=16,temperature=0.8; single options go over it", _check_text, str)}
     found |= {one.name: one.metadata["option"] for one in fields(Spec) if "option" in one.metadata}

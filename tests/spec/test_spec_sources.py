@@ -42,7 +42,7 @@ def test_every_option_can_be_set_in_the_environment(warnings):
         }
     )
     assert spec == Spec(
-        "kde", "auto", 0.5, 7, space=ActionSpace(dims=7, gripper={6: 0.5}), compile=True,
+        "kde", "auto", temperature=0.5, seed=7, space=ActionSpace(dims=7, gripper={6: 0.5}), compile=True,
         params={"bandwidth": 0.2, "whole": True},
     )  # fmt: skip
     assert not warnings.text
@@ -94,7 +94,7 @@ def test_the_first_source_goes_over_the_others_and_parameters_stay_with_their_ru
 
 
 def test_attach_takes_a_spec_its_text_or_options_over_them():
-    expected = Spec("kde", 4, 0.5, params={"bandwidth": 0.2})
+    expected = Spec("kde", 4, temperature=0.5, params={"bandwidth": 0.2})
     for arguments, given in (
         ((expected,), {}),
         (("kde:k=4,temperature=0.5,bandwidth=0.2",), {}),

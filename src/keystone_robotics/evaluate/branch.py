@@ -119,7 +119,10 @@ class Brancher:
         def own_row(round: Round) -> int:
             return int(positions[round.row])
 
-        handle = attach(self.agent.policy, k=k, rule=own_row, temperature=self.arm.temperature, check=False)
+        arm = self.arm
+        handle = attach(
+            self.agent.policy, k=k, rule=own_row, steps=arm.steps, temperature=arm.temperature, check=False
+        )
         handle.subscribe(drawn.append)
         try:
             with handle.seeded([seed] * k):

@@ -37,6 +37,8 @@ class Adapter:
         override: the class that overrides this method.
         encoders: attribute paths of the methods that encode the context, such as ``"model.embed_prefix"``; timed, and counted
             by the self-check.
+        steps: attribute paths of the number of denoising steps, such as ``"model.config.num_steps"``, wherever the policy's
+            code reads it; empty if it is an argument of the overridden method, which then takes ``Engine.steps``.
         project: the project that the policies belong to.
         refusal: why policies of this family cannot be attached to; empty if they can.
         compiles: the denoising step can be compiled: the override calls it through `Engine.compiled_step`.
@@ -48,6 +50,7 @@ class Adapter:
     sampler: ClassVar[str] = ""
     override: ClassVar[type[SamplerOverride]]
     encoders: ClassVar[tuple[str, ...]] = ()
+    steps: ClassVar[tuple[str, ...]] = ()
     project: ClassVar[str] = "LeRobot"
     refusal: ClassVar[str] = ""
     compiles: ClassVar[bool] = False
@@ -67,8 +70,23 @@ class Adapter:
 
     def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         """The methods named by `encoders`, as (object, name)."""
-        paths = [path.rpartition(".") for path in self.encoders]
-        return [(attrgetter(holder)(policy) if holder else policy, name) for holder, _, name in paths]
+        return [_resolve(policy, path) for path in self.encoders]
+
+    def step_settings(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        """The numbers named by `steps`, as (object, name)."""
+        return [_resolve(policy, path) for path in self.steps]
+
+    def default_steps(self, policy: Any) -> int | None:
+        """How many denoising steps the policy takes now, as (object, name) of `step_settings` say; None if unknown."""
+        for holder, name in self.step_settings(policy):
+            return int(getattr(holder, name))
+        return None
+
+    def refuse_steps(self, policy: Any, steps: int) -> str:
+        """Why this policy cannot denoise in that many steps; empty if it can."""
+        if self.step_settings(policy):
+            return ""
+        return f"the number of denoising steps of {self.name} cannot be changed: leave steps out"
 
     def encoder_modules(self, policy: Any) -> Sequence[Any]:
         """Modules inside the overridden one that only encode; excluded when the tolerance of the fast path is derived from
@@ -107,6 +125,12 @@ class Adapter:
     def refuse(self, policy: Any) -> str:
         """Why this policy cannot be attached to (an option it was built with); empty if it can."""
         return self.refusal
+
+
+def _resolve(policy: Any, path: str) -> tuple[Any, str]:
+    """The object that an attribute path leads to, and the name of its last attribute."""
+    holder, _, name = path.rpartition(".")
+    return (attrgetter(holder)(policy) if holder else policy), name
 
 
 def find_adapter(policy: Any) -> tuple[Adapter, Any]:

@@ -86,6 +86,7 @@ class Engine:
         selector: how one candidate is selected.
         k: candidates per round; 1 runs the policy's own code.
         k_given: K is final; False with ``k="auto"`` until it is measured.
+        steps: denoising steps of each candidate; None for the policy's own number. Changed with `set_steps`.
         temperature: factor on the initial noise.
         seed: of all rounds, or None to draw each round's seed from torch's global generator.
         compile: compile the denoising step.
@@ -98,6 +99,7 @@ class Engine:
         last: the selection of the last round.
         encoder_names: names of the adapter's encoder methods.
         overridden: (module, original class, class while attached), in order.
+        own_steps: (object, attribute, the policy's own number of steps), of `set_steps`.
     """
 
     adapter: Adapter
@@ -105,6 +107,7 @@ class Engine:
     selector: Selector
     k: int
     k_given: bool = True
+    steps: int | None = None
     temperature: float = 1.0
     seed: int | None = None
     compile: bool = False
@@ -121,6 +124,7 @@ class Engine:
     listeners: Listeners = field(default_factory=Listeners)
     timer: RoundTimer = field(default_factory=RoundTimer, repr=False)
     overridden: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
+    own_steps: list[tuple[Any, str, int]] = field(default_factory=list, repr=False)
     kept: dict[int, tuple[SeededRequest, str, int]] = field(default_factory=dict, repr=False)
     lock: Any = field(default_factory=threading.Lock, repr=False)
     checking: Any = field(default_factory=threading.RLock, repr=False)

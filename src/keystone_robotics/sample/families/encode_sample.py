@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
+
+STEPS = "num_inference_steps"  #: attribute of a policy, if its number of denoising steps can be changed
 
 
 class EncodeSampleOverride(SamplerOverride):
@@ -56,7 +59,8 @@ class EncodeSampleAdapter(Adapter):
     ``context`` is a tensor (B, ...) or nested lists, tuples and dicts of them; ``noise`` (B, ...) is standard normal, with the
     shape, dtype and device of the noise that the policy passes; ``chunk`` is (B, T, D). The policy calls
     ``self.sample(context, noise)`` with one row of noise per observation. Set ``stochastic = True`` if ``sample`` draws more
-    noise. ``config.n_action_steps``, if present, is the number of executed steps.
+    noise. ``config.n_action_steps``, if present, is the number of executed steps. ``num_inference_steps``, if the policy has
+    this attribute, is the number of denoising steps; ``sample`` reads it.
     """
 
     name = "encode/sample"
@@ -76,6 +80,14 @@ class EncodeSampleAdapter(Adapter):
         # With a default for the noise, the policy may call sample without it.
         required = [name for name, one in parameters.items() if one.default is inspect.Parameter.empty]
         return list(parameters) == required == ["context", "noise"]
+
+    def step_settings(self, policy: Any) -> Sequence[tuple[Any, str]]:
+        return [(policy, STEPS)] if hasattr(policy, STEPS) else []
+
+    def refuse_steps(self, policy: Any, steps: int) -> str:
+        if hasattr(policy, STEPS):
+            return ""
+        return f"a {type(policy).__name__} has no attribute {STEPS}, in which its sample method reads the number of steps"
 
     def window(self, config: Any) -> Window | None:
         steps = getattr(config, "n_action_steps", None)

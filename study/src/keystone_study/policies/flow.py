@@ -80,6 +80,7 @@ class FlowPolicy(nn.Module):
     def __init__(self, config: FlowConfig) -> None:
         super().__init__()
         self.config = config
+        self.num_inference_steps = config.integration_steps
         width, flat = config.width, config.horizon * config.action_dim
         self.observe = nn.Sequential(nn.Linear(config.observation_dim, width), nn.SiLU(), nn.Linear(width, width))
         self.tell_time = nn.Sequential(nn.Linear(32, width), nn.SiLU(), nn.Linear(width, width))
@@ -107,7 +108,7 @@ class FlowPolicy(nn.Module):
 
     def sample(self, context: Tensor, noise: Tensor) -> Tensor:
         """Follow the flow from standard normal noise (B, T, D) to chunks (B, T, D) in the units of the demonstrations."""
-        steps = self.config.integration_steps
+        steps = self.num_inference_steps
         state = noise.flatten(1)
         for step in range(steps):
             time = torch.full((1,), step / steps, device=noise.device, dtype=noise.dtype)

@@ -44,7 +44,12 @@ class DiffusionAdapter(Adapter):
     shared_context = "observation features (encoded once; a small vector, copied K times)"
     sampler = "diffusion"
     encoders = ("diffusion._prepare_global_conditioning",)
+    steps = ("diffusion.num_inference_steps",)
     override = DiffusionOverride
+
+    def refuse_steps(self, policy: Any, steps: int) -> str:
+        trained = int(policy.diffusion.noise_scheduler.config.num_train_timesteps)
+        return "" if steps <= trained else f"its noise schedule has {trained} steps: expected 1 to {trained}"
 
     def window(self, config: Any) -> Window:
         return Window(int(config.action_feature.shape[0]), config.n_obs_steps - 1, int(config.n_action_steps))
