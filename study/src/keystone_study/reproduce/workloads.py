@@ -12,6 +12,8 @@ QUICK = 3  #: initial states of a task in a test run; too few for a conclusion
 #: Seeds of initial states and noise: for choosing rules and settings, for the main table, and for confirming the recommendation
 #: on states that had not been used before.
 CHOOSING_SEED, REPORTED_SEED, FRESH_SEED = 0, 1, 2
+#: Of the main study, whose arms are chosen on states of `CHOOSING_SEED`.
+MAIN_SEED = 3
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Workload:
         about: one sentence for the page.
         tasks: default all that the policy was trained on; others are allowed.
         seed: of initial states and noise.
+        chosen_on: initial states of each task on which the main study tries all arms, and the best of them.
+        reported_on: initial states of each task that the main study reports.
     """
 
     name: str
@@ -39,6 +43,28 @@ class Workload:
     about: str
     tasks: tuple[str, ...] = ()
     seed: int = REPORTED_SEED
+    chosen_on: tuple[int, int] = (4, 12)
+    reported_on: int = 16
+
+    def choosing(self) -> EvaluationConfig:
+        """The states on which the main study chooses; the first stage is one shard."""
+        few, all_of_them = self.chosen_on
+        return self._evaluation(CHOOSING_SEED, all_of_them, few)
+
+    def reported(self) -> EvaluationConfig:
+        """The states that the main study reports."""
+        return self._evaluation(MAIN_SEED, self.reported_on, min(32, self.reported_on))
+
+    def _evaluation(self, seed: int, states: int, shard: int) -> EvaluationConfig:
+        return EvaluationConfig(
+            policy=self.policy,
+            env=self.env,
+            tasks=self.tasks or trained_on(self.policy),
+            episodes=states,
+            seed=seed,
+            shard=shard,
+            latency=False,  # measured by itself, interleaved
+        )
 
     def settings(self, arms: tuple[str, ...], repeats: int | None = None) -> EvaluationConfig:
         """The evaluation of some arms, with at most ``repeats`` repeats; None is all."""
@@ -76,6 +102,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload(
             "pusht", "PushT", "pusht-mixed", "pusht", 100, 5,
             "Initial states that no rule or setting was chosen on. Demonstrations push the T round either way.",
+            chosen_on=(32, 96), reported_on=128,
         ),
         Workload(
             "metaworld-clean", "Meta-World, clean", "metaworld-held-out-clean", "metaworld", 12, 2,
