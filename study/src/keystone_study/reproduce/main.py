@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from keystone_robotics.compare.read_run import outcomes_of
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import Executor
 from keystone_robotics.evaluate.run import evaluate
+from keystone_robotics.files import write_file
 from keystone_robotics.policies import load_agent
 from keystone_robotics.spec import Spec
 from keystone_study.reproduce.analysis import Difference
@@ -89,8 +91,8 @@ def run_workload(workload: Workload, folder: Path, executor: Executor, console: 
     execute = load_agent(workload.policy).execute
     grid = candidates_against_steps()
     free, several = free_changes(execute), with_candidates(execute)
-    every = (Spec.parse(AS_IT_IS), *(Spec.parse(arm) for arm in FIXED), *grid, *free, *several)
-    latency = latencies(reported, every)
+    every = (Spec.parse(AS_IT_IS), *(Spec.parse(arm) for arm in FIXED), *COOLED, *grid, *free, *several)
+    latency = _stored_latencies(folder / "latency.json", reported, every)
     no_slower = [arm for arm in several if latency[str(arm)] <= 1.0]
     groups = {FREE: free, CANDIDATES: several, **({NO_SLOWER: no_slower} if no_slower else {})}
     choices = choose(choosing, groups, folder / "choosing", executor, console)
@@ -99,6 +101,18 @@ def run_workload(workload: Workload, folder: Path, executor: Executor, console: 
     rows = evaluate(replace(reported, arms=arms), folder / "reported", executor, console).episodes
     outcomes = {str(arm): outcomes_of(str(arm), [row for row in rows if row.arm == str(arm)]) for arm in arms}
     return analyse_main(workload, choices, outcomes, latency)
+
+
+def _stored_latencies(path: Path, settings: EvaluationConfig, arms: Sequence[Spec]) -> dict[str, float]:
+    """Measured once: what is chosen depends on it, and must be the same when a run is resumed."""
+    if path.exists():
+        stored: dict[str, float] = json.loads(path.read_text())
+        if all(str(arm) in stored for arm in arms):
+            return stored
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = latencies(settings, arms)
+    write_file(path, json.dumps(found, indent=1) + "\n")
+    return found
 
 
 def latencies(settings: EvaluationConfig, arms: Sequence[Spec]) -> dict[str, float]:
@@ -130,16 +144,11 @@ def analyse_main(
         tasks=next(iter(outcomes.values())).tasks,
         choices=choices,
         afterwards=afterwards,
-        arms=tuple(Arm(name, rates[name], _by_task(one), _of(latency, name)) for name, one in outcomes.items()),
+        arms=tuple(Arm(name, rates[name], _by_task(one), latency[name]) for name, one in outcomes.items()),
         differences=tuple(
             (*pair, Difference(one.difference, one.interval, one.p, one.p)) for pair, one in found.items()
         ),
     )
-
-
-def _of(latency: dict[str, float], name: str) -> float:
-    arm = Spec.parse(name)
-    return latency[name] if name in latency else latency[str(Spec(arm.rule, arm.k, steps=arm.steps, params=arm.params))]
 
 
 def _by_task(outcomes: Outcomes) -> dict[str, float]:
