@@ -15,7 +15,9 @@ def toy_workloads(tmp_path, monkeypatch):
     """Every workload becomes a toy."""
     policy = str(save_random_flow(tmp_path / "policy", horizon=16))
     toys = {
-        name: Workload(name, one.title, policy, f"toy:Toy?folder={tmp_path}", 4, 2, one.about, ("reach",), chosen_on=(1, 2))
+        name: Workload(
+            name, one.title, policy, f"toy:Toy?folder={tmp_path}", 4, 2, one.about, ("reach",), chosen_on=(1, 2)
+        )
         for name, one in WORKLOADS.items()
     }
     monkeypatch.setattr(run, "WORKLOADS", toys)

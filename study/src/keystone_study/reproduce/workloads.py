@@ -139,20 +139,23 @@ WORKLOADS: dict[str, Workload] = {
         ),
     )
 }  # fmt: skip
-#: Trained a second time, on other demonstrations, from other weights.
-TRAINED_TWICE = ("metaworld-mixed", "metaworld-noisy", "metaworld-clean", "metaworld-undertrained", "pusht")
+#: Trained a second time, on other demonstrations and from other weights, with this seed. (With seed 1 the expert of the mixed
+#: regime succeeds too rarely in one of the tasks.)
+TRAINED_AGAIN = {
+    "metaworld-mixed": 2, "metaworld-noisy": 1, "metaworld-clean": 1, "metaworld-undertrained": 2, "pusht": 1,
+}  # fmt: skip
 WORKLOADS |= {
-    f"{name}-seed1": replace(
+    f"{name}-again": replace(
         WORKLOADS[name],
-        name=f"{name}-seed1",
+        name=f"{name}-again",
         title=f"{WORKLOADS[name].title}, trained again",
-        policy=f"{WORKLOADS[name].policy}-seed1",
+        policy=f"{WORKLOADS[name].policy}-seed{seed}",
         drawn=False,
     )
-    for name in TRAINED_TWICE
+    for name, seed in TRAINED_AGAIN.items()
 }
 MAIN_WORKLOADS = (
-    *(each for name in TRAINED_TWICE for each in (name, f"{name}-seed1")),
+    *(each for name in TRAINED_AGAIN for each in (name, f"{name}-again")),
     "metaworld-misled",
     "metaworld-easy",
     "diffusion",
