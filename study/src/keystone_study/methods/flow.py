@@ -34,7 +34,7 @@ def clean(velocity: Velocity, state: Tensor, context: Tensor, time: float) -> Te
 
 
 def derived_noise(noise: Tensor, k: int) -> Tensor:
-    """(B, K, T, D): candidate 0 is the given noise (B, T, D); the others follow from its bits, not from the rest of the batch."""
+    """(B, K, T, D): candidate 0 is the given noise (B, T, D); the others follow from its bits, whatever the batch is."""
     rows = []
     for row in noise:
         seed = int.from_bytes(row.flatten()[:2].double().numpy().tobytes()[:7], "little")
