@@ -133,14 +133,14 @@ def _best(tables: dict[str, list[Row]], group: Sequence[Contender]) -> Contender
 
 def page(tables: dict[str, list[Row]], winner: Contender, command: str, quick: bool) -> str:
     """The results as Markdown."""
-    parts = [
-        "# What K candidates could buy beyond free changes: a bounded search",
+    about = (
         f"Made by `{command}`. Contenders were tried on the policies, tasks and states for choosing. The one with the highest "
         f"mean there (`{winner.name}`), the best way to denoise partially, score rescaling and a constant noise (parameters "
         "chosen for each policy on other states) are reported on workloads of the main study, against its best free change. "
         "*Evaluations*: of the network in one round, one after the other / all together (latency on a parallel device follows "
-        "the first, work the second). Δ in points with paired 95 % intervals.",
-    ]
+        "the first, work the second). Δ in points with paired 95 % intervals."
+    )
+    parts = ["# What K candidates could buy beyond free changes: a bounded search", about]
     if quick:
         parts.append("**A trial run on a few episodes: nothing can be concluded from these numbers.**")
     for name, rows in tables.items():
