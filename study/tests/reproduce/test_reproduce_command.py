@@ -1,6 +1,7 @@
 """``keystone reproduce`` on a toy benchmark, and what it refuses."""
 
 import json
+import shutil
 
 import pytest
 
@@ -53,8 +54,7 @@ def test_the_main_study_chooses_on_some_states_and_reports_on_others(toy_workloa
     assert "nothing can be concluded" in page
     assert page in capsys.readouterr().out
     assert (written / "frontier-pusht.png").stat().st_size > 5000
-    found = json.loads((written / "main-pusht.json").read_text())
-    (workload,) = found["workloads"]
+    workload = json.loads((written / "main/pusht.json").read_text())
     choices = workload["choices"]
     assert choices["free change"]["tried"] == choices["K candidates"]["tried"] == 50
     assert choices["free change"]["arm"].startswith("first")
@@ -68,10 +68,13 @@ def test_the_main_study_chooses_on_some_states_and_reports_on_others(toy_workloa
     assert not {row.initial_seed for row in chosen} & {row.initial_seed for row in reported}
     assert len({row.arm for row in chosen}) == 100
     assert {row.arm for row in chosen if row.episode == 1} >= {one["arm"] for one in choices.values()}  # on all states
-    (written / "main-pusht.json").unlink()
+    (written / "main/pusht.json").unlink()
     assert main(command) == 0  # nothing is rolled out or measured again
-    again = json.loads((written / "main-pusht.json").read_text())
-    assert again["workloads"] == found["workloads"]
+    assert json.loads((written / "main/pusht.json").read_text()) == workload
+    shutil.rmtree(written / "runs")
+    (written / "main-pusht.md").unlink()
+    assert main(command) == 0  # a finished workload needs no episodes
+    assert (written / "main-pusht.md").read_text() == page
     assert not (out / "main-pusht.md").exists()
 
 

@@ -81,8 +81,39 @@ class MainResult:
         return next((value for one, other, value in self.differences if (one, other) == (arm, base)), None)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON: everything but the workload, which is known by its name."""
+        return {**asdict(self), "workload": self.workload.name}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any], workload: Workload) -> MainResult:
+        """What `as_dict` wrote, after JSON."""
+        return cls(
+            workload=workload,
+            tasks=tuple(stored["tasks"]),
+            choices={name: Choice(**one) for name, one in stored["choices"].items()},
+            afterwards=stored["afterwards"],
+            arms=tuple(Arm(one["name"], _rate(one["rate"]), one["by_task"], one["latency"]) for one in stored["arms"]),
+            differences=tuple(
+                (arm, base, Difference(**{**one, "interval": tuple(one["interval"])}))
+                for arm, base, one in stored["differences"]
+            ),
+        )
+
+
+def _rate(stored: dict[str, Any]) -> Rate:
+    repeats = stored["repeats"]
+    return Rate(**{**stored, "interval": tuple(stored["interval"]), "repeats": repeats and tuple(repeats)})
+
+
+def result_of(workload: Workload, out: Path, executor: Executor, console: Console) -> MainResult:
+    """The result of a workload: as stored in ``out/main``, else rolled out and stored there."""
+    path = out / "main" / f"{workload.name}.json"
+    if path.exists():
+        return MainResult.from_dict(json.loads(path.read_text()), workload)
+    found = run_workload(workload, out / "runs" / workload.name, executor, console)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, json.dumps(found.as_dict(), indent=1) + "\n")
+    return found
 
 
 def run_workload(workload: Workload, folder: Path, executor: Executor, console: Console) -> MainResult:

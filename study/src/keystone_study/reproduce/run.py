@@ -18,7 +18,7 @@ from keystone_study.reproduce.analysis import WorkloadResult, analyse
 from keystone_study.reproduce.experiment import Experiment
 from keystone_study.reproduce.frontier import draw_frontier
 from keystone_study.reproduce.grids import PAPER
-from keystone_study.reproduce.main import run_workload
+from keystone_study.reproduce.main import result_of
 from keystone_study.reproduce.tables import LEGEND, RECOMMENDED_ARM, by_task, details
 from keystone_study.reproduce.workloads import MAIN_WORKLOADS, WORKLOADS, Workload
 
@@ -28,11 +28,14 @@ TRIAL = "**A trial run on a few episodes: nothing can be concluded from these nu
 def reproduce_main(
     out: Path, executor: Executor, console: Console, workloads: Sequence[str] = MAIN_WORKLOADS, quick: bool = False
 ) -> Path:
-    """The main study; writes ``main.json``, ``main.md`` and ``frontier.png``; for some workloads only, ``main-WORKLOADS…``."""
+    """The main study; writes ``main.json``, ``main.md`` and ``frontier.png``; for some workloads only, ``main-WORKLOADS…``.
+
+    Each finished workload is a file in ``out/main``, from which pages can be made without rolling out anything.
+    """
     results = []
     for one in workloads:
         workload = WORKLOADS[one].quick() if quick else WORKLOADS[one]
-        results.append(run_workload(workload, out / "runs" / one, executor, console))
+        results.append(result_of(workload, out, executor, console))
     name, command = _names("main", workloads, tuple(workloads) != MAIN_WORKLOADS, quick)
     tables = {
         "short": main_tables.short_table(results),
@@ -45,7 +48,6 @@ def reproduce_main(
         "quick": quick,
         "legend": main_tables.LEGEND,
         **tables,
-        "workloads": [result.as_dict() for result in results],
     }
     write_file(out / f"{name}.json", json.dumps(found, indent=1) + "\n")
     parts = ["# The main study", f"Made by `{command}`. {main_tables.LEGEND}"]

@@ -16,7 +16,7 @@ from keystone_robotics.evaluate.run import versions
 from keystone_robotics.files import write_file
 from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.analysis import Difference
-from keystone_study.reproduce.main import FREE, run_workload
+from keystone_study.reproduce.main import FREE, result_of
 from keystone_study.reproduce.search import (
     CONTENDERS,
     PARTIAL,
@@ -74,7 +74,7 @@ def reproduce_search(
     for name in workloads:
         workload = WORKLOADS[name].quick() if quick else WORKLOADS[name]
         folder = out / "runs" / name
-        free = run_workload(workload, folder, executor, console).choices[FREE].arm
+        free = result_of(workload, out, executor, console).choices[FREE].arm
         chosen = [
             choose_contender(group, workload.choosing(), folder / "search-choosing", executor, console)
             for group in ((RESCALED[:2], TICKETS[:2]) if quick else (RESCALED, TICKETS))
