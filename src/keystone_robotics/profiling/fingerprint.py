@@ -36,6 +36,7 @@ def fingerprint_architecture(handle: Handle, device: torch.device, batch: int | 
     known = {
         "adapter": [handle.adapter, *(f"{one.__module__}.{one.__qualname__}" for _, one in overrides)],
         "weights": shapes,
+        "steps": handle.steps or handle.engine.adapter.default_steps(owner),
         "cost": handle.engine.adapter.cost(owner),
         "path": [handle.engine.paths.fast, handle.engine.compile],
         "settings": _sizes(getattr(owner, "config", None)),
