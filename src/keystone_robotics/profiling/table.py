@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from keystone_robotics.profiling.result import Cost, Profile
 from keystone_robotics.tables import as_markdown
 
@@ -30,9 +32,39 @@ def lines(profile: Profile) -> list[str]:
     for clients in profile.clients:
         if len(profile.clients) > 1:
             text += [f"{_clients(clients)}:", ""]
-        text += [*as_markdown([HEADER, *(_cells(cost) for cost in profile.of(clients))]).splitlines(), ""]
+        costs = [cost for cost in profile.costs if cost.clients == clients]
+        text += [
+            *as_markdown(_with_steps(profile, [HEADER, *(_cells(cost) for cost in costs)], costs)).splitlines(),
+            "",
+        ]
     text += [f"Memory: {profile.memory}.", *([profile.note] if profile.note else [])]
     return text + conclusions(profile)
+
+
+def _with_steps(profile: Profile, rows: Sequence[Sequence[str]], costs: Sequence[Cost]) -> list[list[str]]:
+    """The rows with a column for the number of steps, and one for what is no slower, if several numbers were measured."""
+    if len(profile.numbers_of_steps) == 1:
+        return [list(row) for row in rows]
+    free = profile.no_slower(costs[0].clients)
+    steps = ["steps", *(_steps(profile, cost) for cost in costs)]
+    marks = ["no slower", *("yes" if cost in free else "" for cost in costs)]
+    return [[row[0], count, *row[1:], mark] for row, count, mark in zip(rows, steps, marks, strict=True)]
+
+
+def _steps(profile: Profile, cost: Cost) -> str:
+    return str(cost.steps or profile.steps or "own")
+
+
+def _no_slower(profile: Profile, clients: int, who: str) -> str:
+    """The K of each number of steps that cost no more than the policy as it is."""
+    free = profile.no_slower(clients)
+    found = [
+        f"K = {', '.join(str(cost.k) for cost in group)} with {_steps(profile, group[0])}"
+        for steps in profile.numbers_of_steps
+        if (group := [cost for cost in free if cost.steps == steps])
+    ]
+    own = f"K = 1 with {_steps(profile, profile.of(clients)[0])} steps"
+    return f"Within {profile.tolerance:.0%} of the policy as it is ({own}){who}: {'; '.join(found)} steps"
 
 
 def conclusions(profile: Profile) -> list[str]:
@@ -51,6 +83,7 @@ def conclusions(profile: Profile) -> list[str]:
             found = "none, not even K = 1" if k is None else str(k)
             text.append(f"Largest K within {profile.budget_ms:g} ms in nine rounds of ten{who}: {found}")
         text += [_uncertain(profile, clients, who)] if profile.uncertain(clients) else []
+        text += [_no_slower(profile, clients, who)] if len(profile.numbers_of_steps) > 1 else []
     if len(profile.clients) > 1:
         alone, shared = profile.clients[0], profile.clients[-1]
         before, after = profile.best(alone), profile.best(shared)
