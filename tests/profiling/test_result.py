@@ -139,7 +139,7 @@ def test_cells_that_cost_no_more_than_the_policy_as_it_is():
     assert found.of(1, 2)[2].ratio == 12 / 20
     text = str(found)
     assert (
-        "Within 5% of the policy as it is (K = 1 with 10 steps): K = 1 with 10; K = 1, 4, 16 with 2; K = 1, 4 with 5 steps"
+        "Within 5% of the policy as it is (K = 1, 10 steps): 10 steps: K = 1; 2 steps: K = 1, 4, 16; 5 steps: K = 1, 4"
         in text
     )
     assert "| K | steps | median ms |" in text
@@ -151,5 +151,12 @@ def test_cells_that_cost_no_more_than_the_policy_as_it_is():
     assert advice(found) == (
         "K = 16 with 2 steps takes no longer than the policy as it is: keystone.attach(policy, k=16, steps=2)"
     )
+    wide = [
+        dataclasses.replace(cost, ratio_low=0.9, ratio_high=1.1) if (cost.k, cost.steps) == (4, 5) else cost
+        for cost in costs
+    ]
+    unsure = dataclasses.replace(found, costs=tuple(wide))
+    assert [(cost.k, cost.steps) for cost in unsure.maybe_slower()] == [(4, 5)]
+    assert "5 steps: K = 1, 4? (?: not certain, more rounds would tell)" in str(unsure)
     odd = dataclasses.replace(found, costs=(*costs[:-1], dataclasses.replace(costs[-1], ratio=0.1)))
     assert "K = 16 took" in odd.doubt

@@ -105,6 +105,11 @@ def _split_median(rounds: Sequence[Mapping[str, float]], total: FloatArray) -> d
     return {phase: scale * spent for phase, spent in sums.items()}
 
 
+def _may_be_either(low: float | None, limit: float, high: float | None) -> bool:
+    """Whether a range has the limit inside; None is unbounded."""
+    return (low is None or low <= limit) and (high is None or high > limit)
+
+
 @dataclass(frozen=True)
 class Profile:
     """Latency and memory of a policy's rounds against K, and against the number of denoising steps, on one machine.
@@ -206,9 +211,13 @@ class Profile:
             limit, ranges = 1 + self.tolerance, {cost.k: (cost.ratio_low, cost.ratio_high) for cost in costs}
         else:
             limit, ranges = self.budget_ms, {cost.k: (cost.p90_low, cost.p90_high) for cost in costs}
-        return tuple(
-            k for k, (low, high) in ranges.items() if (low is None or low <= limit) and (high is None or high > limit)
-        )
+        return tuple(k for k, (low, high) in ranges.items() if _may_be_either(low, limit, high))
+
+    def maybe_slower(self, clients: int | None = None) -> tuple[Cost, ...]:
+        """Those of which these rounds do not tell for certain whether they are in `no_slower`."""
+        limit, clients = 1 + self.tolerance, clients or self.clients[-1]
+        others = (cost for cost in self.costs if cost.clients == clients and (cost.k > 1 or cost.steps is not None))
+        return tuple(cost for cost in others if _may_be_either(cost.ratio_low, limit, cost.ratio_high))
 
     def best(self, clients: int | None = None) -> int:
         """K for use: within the budget if one is set (1 if not even that is), else within the tolerance; under the load that

@@ -45,10 +45,12 @@ def _with_steps(profile: Profile, rows: Sequence[Sequence[str]], costs: Sequence
     """The rows with a column for the number of steps, and one for what is no slower, if several numbers were measured."""
     if len(profile.numbers_of_steps) == 1:
         return [list(row) for row in rows]
-    free = profile.no_slower(costs[0].clients)
+    clients = costs[0].clients
+    free, unsure = profile.no_slower(clients), profile.maybe_slower(clients)
+    header = ["ratio" if title == "to K = 1" else title for title in rows[0]]
     steps = ["steps", *(_steps(profile, cost) for cost in costs)]
-    marks = ["no slower", *("yes" if cost in free else "" for cost in costs)]
-    return [[row[0], count, *row[1:], mark] for row, count, mark in zip(rows, steps, marks, strict=True)]
+    marks = ["no slower", *("not certain" if cost in unsure else "yes" if cost in free else "no" for cost in costs)]
+    return [[row[0], count, *row[1:], mark] for row, count, mark in zip([header, *rows[1:]], steps, marks, strict=True)]
 
 
 def _steps(profile: Profile, cost: Cost) -> str:
@@ -57,14 +59,15 @@ def _steps(profile: Profile, cost: Cost) -> str:
 
 def _no_slower(profile: Profile, clients: int, who: str) -> str:
     """The K of each number of steps that cost no more than the policy as it is."""
-    free = profile.no_slower(clients)
-    found = [
-        f"K = {', '.join(str(cost.k) for cost in group)} with {_steps(profile, group[0])}"
-        for steps in profile.numbers_of_steps
-        if (group := [cost for cost in free if cost.steps == steps])
-    ]
-    own = f"K = 1 with {_steps(profile, profile.of(clients)[0])} steps"
-    return f"Within {profile.tolerance:.0%} of the policy as it is ({own}){who}: {'; '.join(found)} steps"
+    free, unsure = profile.no_slower(clients), profile.maybe_slower(clients)
+    found = []
+    for steps in profile.numbers_of_steps:
+        ks = [f"{cost.k}?" if cost in unsure else str(cost.k) for cost in free if cost.steps == steps]
+        count = steps or profile.steps or "own"
+        found += [f"{count} {'step' if count == 1 else 'steps'}: K = {', '.join(ks)}"] if ks else []
+    own = f"K = 1, {_steps(profile, profile.of(clients)[0])} steps"
+    text = f"Within {profile.tolerance:.0%} of the policy as it is ({own}){who}: {'; '.join(found)}"
+    return f"{text} (?: not certain, more rounds would tell)" if set(free) & set(unsure) else text
 
 
 def conclusions(profile: Profile) -> list[str]:
@@ -121,6 +124,6 @@ def _cells(cost: Cost) -> list[str]:
     phases = (cost.encode, cost.denoise, cost.select, cost.other)
     memory = ("–" if value is None else f"{value:.0f}" for value in (cost.peak, cost.extra))
     ratio = f"{cost.ratio:.2f}×"
-    if cost.k > 1 and cost.ratio_low is not None and cost.ratio_high is not None:
+    if (cost.k > 1 or cost.steps is not None) and cost.ratio_low is not None and cost.ratio_high is not None:
         ratio += f" ({cost.ratio_low:.2f} to {cost.ratio_high:.2f})"
     return [str(cost.k), *(f"{value:.3g}" for value in times), ratio, *(f"{value:.3g}" for value in phases), *memory]
