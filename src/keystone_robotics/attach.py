@@ -142,8 +142,8 @@ def attach(
     warm_up()
     path = "" if check else "; plain path, since the fast path requires the self-check"
     log.info(
-        "KeyStone on: K=%s, rule %s, adapter %s, shared: %s%s",
-        spec.k, bound.name, adapter.name, adapter.shared_context, path,
+        "KeyStone on: K=%s%s, rule %s, adapter %s, shared: %s%s",
+        spec.k, "" if spec.steps is None else f", steps={spec.steps}", bound.name, adapter.name, adapter.shared_context, path,
     )  # fmt: skip
     return handle
 

@@ -37,8 +37,9 @@ class Handle:
 
     def __repr__(self) -> str:
         k = self.k if self.engine.k_given else "auto"
+        steps = "" if self.steps is None else f", steps={self.steps}"
         return (
-            f"<KeyStone: K={k}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, "
+            f"<KeyStone: K={k}{steps}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, "
             f"{self.engine.counters.rounds} rounds; last: {self.last}>"
         )
 

@@ -240,6 +240,7 @@ def test_steps_are_read_by_sample_and_leave_no_trace():
     handle.subscribe(rounds.append)
     policy(observation)
     assert (handle.steps, policy.num_inference_steps) == (2, 4)
+    assert "K=4, steps=2, rule keystone" in repr(handle)
     twin = Stepping()
     twin.load_state_dict(policy.state_dict())
     twin.num_inference_steps = 2
