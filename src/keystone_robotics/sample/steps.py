@@ -30,9 +30,10 @@ def check_steps(adapter: Adapter, policy: Any, steps: int) -> None:
             ) from error
 
 
-def default_argument(owner: Any, method: str, argument: str) -> int:
-    """The default of a method's argument, as the object's own class defines it."""
-    return int(inspect.signature(getattr(original_class(owner), method)).parameters[argument].default)
+def default_argument(owner: Any, method: str, argument: str) -> int | None:
+    """The default of a method's argument, as the object's own class defines it; None if it has none."""
+    known = inspect.signature(getattr(original_class(owner), method)).parameters.get(argument)
+    return known.default if known is not None and isinstance(known.default, int) else None
 
 
 def call_at_steps(

@@ -129,7 +129,7 @@ class OwnFastWAMAdapter(Adapter):
         model = _model(policy)
         return [(model, "_encode_input_image_latents_tensor"), (model.mot, "prefill_video_cache")]
 
-    def default_steps(self, policy: Any) -> int:
+    def default_steps(self, policy: Any) -> int | None:
         """Of the method; a caller may pass another number."""
         return default_argument(_model(policy), "infer_action", self.steps_argument)
 

@@ -48,11 +48,11 @@ class OpenPiFamily(Adapter):
         """Whether an object is a model of this framework, without a `Policy`."""
         raise NotImplementedError
 
-    def default_steps(self, policy: Any) -> int:
+    def default_steps(self, policy: Any) -> int | None:
         """What a `Policy` passes to its sampler, else the sampler's default."""
         model = policy._model if is_policy(policy) else policy
         given = getattr(policy, "_sample_kwargs", None) or {}
-        return int(given.get(self.steps_argument) or default_argument(model, "sample_actions", self.steps_argument))
+        return given.get(self.steps_argument) or default_argument(model, "sample_actions", self.steps_argument)
 
     def cost(self, policy: Any) -> Any:
         """The sampler's other arguments, and the size of a chunk."""

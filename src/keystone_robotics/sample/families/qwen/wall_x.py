@@ -177,7 +177,7 @@ class WallXAdapter(Adapter):
     steps_by_default = "10"
     override = WallXOverride
 
-    def default_steps(self, policy: Any) -> int:
+    def default_steps(self, policy: Any) -> int | None:
         return default_argument(policy.model, "predict", STEPS)
 
     def refuse(self, policy: Any) -> str:

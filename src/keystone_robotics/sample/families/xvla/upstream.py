@@ -15,6 +15,7 @@ from keystone_robotics.sample.families.xvla.lerobot import denoise
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
+from keystone_robotics.sample.steps import default_argument
 
 
 class OwnXVLAOverride(SamplerOverride):
@@ -72,7 +73,7 @@ class OwnXVLAAdapter(Adapter):
     encoders = ("forward_vlm",)
     project = "X-VLA"
     steps_argument = "steps"
-    steps_by_default = "10 (its servers' default)"
+    steps_by_default = "10"
     override = OwnXVLAOverride
     padding_reason = (
         "chunks have dimensions for two arms, and the model does not specify how many the robot has (WidowX and Franka: "
@@ -82,6 +83,10 @@ class OwnXVLAAdapter(Adapter):
     def owns(self, policy: Any) -> bool:
         names = ("generate_actions", "forward_vlm", "transformer", "action_space", "num_actions")
         return all(hasattr(policy, name) for name in names)
+
+    def default_steps(self, policy: Any) -> int | None:
+        """Of the method; a caller may pass another number."""
+        return default_argument(policy, "generate_actions", self.steps_argument)
 
     def config(self, policy: Any) -> Any:
         return policy
