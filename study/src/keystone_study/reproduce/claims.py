@@ -23,7 +23,7 @@ class Claim:
         interval: Student's 95 % interval with policies as units, so that it covers training, tasks and states.
         positive: number of policies with a difference above zero.
         policies: number of policies.
-        latency: of one round, relative to the policy as it is; median over policies.
+        cost: time of an executed step, relative to the policy as it is; median over policies.
     """
 
     text: str
@@ -31,7 +31,7 @@ class Claim:
     interval: tuple[float, float]
     positive: int
     policies: int
-    latency: float
+    cost: float
 
 
 def _chosen(group: str) -> Callable[[MainResult], str]:
@@ -60,11 +60,9 @@ def pooled(results: Sequence[MainResult]) -> list[Claim]:
     found = []
     for text, arm, base in CLAIMS:
         values = [_difference(result, arm(result), base(result)) for result in results]
-        latency = sorted(result.arm(arm(result)).latency for result in results)
+        cost = sorted(result.arm(arm(result)).per_step for result in results)
         mean, interval = mean_interval(values)
-        found.append(
-            Claim(text, mean, interval, sum(value > 0 for value in values), len(values), latency[len(latency) // 2])
-        )
+        found.append(Claim(text, mean, interval, sum(value > 0 for value in values), len(values), cost[len(cost) // 2]))
     return found
 
 

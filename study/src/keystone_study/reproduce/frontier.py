@@ -24,7 +24,7 @@ KINDS = {
 
 
 def draw_frontier(results: Sequence[MainResult]) -> Figure:
-    """Every arm that executes what the policy was trained for; the policy as it is is marked, the frontier drawn."""
+    """Every arm; the policy as it is is marked, the frontier drawn."""
     figure, axes = new_figure(3.6 * len(results), 3.9, columns=len(results))
     for ax, result in zip(axes, results, strict=True):
         _panel(ax, result)
@@ -34,16 +34,16 @@ def draw_frontier(results: Sequence[MainResult]) -> Figure:
 
 
 def _panel(ax: Axes, result: MainResult) -> None:
-    arms = [one for one in result.arms if Spec.parse(one.name).execute is None]
+    arms = result.arms
     for rule, (label, colour, marker) in KINDS.items():
         mine = [one for one in arms if Spec.parse(one.name).rule == rule]
         ax.scatter(
-            [one.latency for one in mine], [100 * one.rate.rate for one in mine], s=26, color=colour, marker=marker,
+            [one.per_step for one in mine], [100 * one.rate.rate for one in mine], s=26, color=colour, marker=marker,
             label=label, alpha=0.9, linewidths=0,
         )  # fmt: skip
     line = frontier(arms)
     ax.step(
-        [one.latency for one in line],
+        [one.per_step for one in line],
         [100 * one.rate.rate for one in line],
         where="post",
         color=INK,
@@ -52,11 +52,11 @@ def _panel(ax: Axes, result: MainResult) -> None:
     )
     first = result.arm(AS_IT_IS)
     low, high = (100 * bound for bound in first.rate.interval)
-    ax.errorbar(first.latency, 100 * first.rate.rate, [[100 * first.rate.rate - low], [high - 100 * first.rate.rate]],
+    ax.errorbar(first.per_step, 100 * first.rate.rate, [[100 * first.rate.rate - low], [high - 100 * first.rate.rate]],
                 fmt="o", color=INK, markersize=7, capsize=3)  # fmt: skip
     ax.annotate(
         "policy as it is",
-        (first.latency, 100 * first.rate.rate),
+        (first.per_step, 100 * first.rate.rate),
         (6, -12),
         textcoords="offset points",
         fontsize=8,
@@ -65,7 +65,7 @@ def _panel(ax: Axes, result: MainResult) -> None:
     best = line[-1]
     ax.annotate(
         _label(best.name),
-        (best.latency, 100 * best.rate.rate),
+        (best.per_step, 100 * best.rate.rate),
         (0, 7),
         textcoords="offset points",
         fontsize=8,
@@ -73,10 +73,10 @@ def _panel(ax: Axes, result: MainResult) -> None:
         ha="center",
     )
     free = result.arm(result.choices[FREE].arm)
-    if Spec.parse(free.name).execute is None:
+    if free is not best:
         ax.annotate(
             "best free change",
-            (free.latency, 100 * free.rate.rate),
+            (free.per_step, 100 * free.rate.rate),
             (6, -4),
             textcoords="offset points",
             fontsize=8,
@@ -87,14 +87,14 @@ def _panel(ax: Axes, result: MainResult) -> None:
     ax.minorticks_off()
     ax.axvline(1.0, color=FAINT, linewidth=1, zorder=0)
     ax.set_title(result.workload.title, fontsize=10, color=INK)
-    ax.set_xlabel("time of a round, policy as it is = 1", color=QUIET)
+    ax.set_xlabel("time of an executed step, policy as it is = 1", color=QUIET)
     ax.grid(axis="y", color=INK, alpha=0.08)
 
 
 def frontier(arms: Sequence[Arm]) -> list[Arm]:
     """The arms that no other is both as fast and better than, from the fastest to the best."""
     line: list[Arm] = []
-    for one in sorted(arms, key=lambda arm: (arm.latency, -arm.rate.rate)):
+    for one in sorted(arms, key=lambda arm: (arm.per_step, -arm.rate.rate)):
         if not line or one.rate.rate > line[-1].rate.rate:
             line.append(one)
     return line

@@ -45,12 +45,14 @@ class Arm:
         rate: share of successes, mean over tasks.
         by_task: rate of each task.
         latency: time of one round relative to the policy as it is, CPU, batch size 1.
+        per_step: the same for one executed step: an arm that executes half of the steps has twice the rounds.
     """
 
     name: str
     rate: Rate
     by_task: dict[str, float]
     latency: float
+    per_step: float
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class MainResult:
             tasks=tuple(stored["tasks"]),
             choices={name: Choice(**one) for name, one in stored["choices"].items()},
             afterwards=stored["afterwards"],
-            arms=tuple(Arm(one["name"], _rate(one["rate"]), one["by_task"], one["latency"]) for one in stored["arms"]),
+            arms=tuple(Arm(**{**one, "rate": _rate(one["rate"])}) for one in stored["arms"]),
             differences=tuple(
                 (arm, base, Difference(**{**one, "interval": tuple(one["interval"])}))
                 for arm, base, one in stored["differences"]
@@ -124,14 +126,19 @@ def run_workload(workload: Workload, folder: Path, executor: Executor, console: 
     free, several = free_changes(execute), with_candidates(execute)
     every = (Spec.parse(AS_IT_IS), *(Spec.parse(arm) for arm in FIXED), *COOLED, *grid, *free, *several)
     latency = _stored_latencies(folder / "latency.json", reported, every)
-    no_slower = [arm for arm in several if latency[str(arm)] <= 1.0]
+    no_slower = [arm for arm in several if latency[str(arm)] * _rounds(arm, execute) <= 1.0]
     groups = {FREE: free, CANDIDATES: several, **({NO_SLOWER: no_slower} if no_slower else {})}
     choices = choose(choosing, groups, folder / "choosing", executor, console)
     chosen = [Spec.parse(one.arm) for one in choices.values()]
     arms = tuple(dict.fromkeys((every[0], *chosen, *(Spec.parse(arm) for arm in FIXED), *COOLED, *grid)))
     rows = evaluate(replace(reported, arms=arms), folder / "reported", executor, console).episodes
     outcomes = {str(arm): outcomes_of(str(arm), [row for row in rows if row.arm == str(arm)]) for arm in arms}
-    return analyse_main(workload, choices, outcomes, latency)
+    return analyse_main(workload, choices, outcomes, latency, execute)
+
+
+def _rounds(arm: Spec, execute: int) -> float:
+    """Rounds for one round of the policy as it is, which executes ``execute`` steps of a chunk."""
+    return execute / (arm.execute or execute)
 
 
 def _stored_latencies(path: Path, settings: EvaluationConfig, arms: Sequence[Spec]) -> dict[str, float]:
@@ -158,7 +165,11 @@ def latencies(settings: EvaluationConfig, arms: Sequence[Spec]) -> dict[str, flo
 
 
 def analyse_main(
-    workload: Workload, choices: dict[str, Choice], outcomes: dict[str, Outcomes], latency: dict[str, float]
+    workload: Workload,
+    choices: dict[str, Choice],
+    outcomes: dict[str, Outcomes],
+    latency: dict[str, float],
+    execute: int,
 ) -> MainResult:
     """Rates of all arms, and the differences that the claims are about."""
     rates = {name: rate_of(one) for name, one in outcomes.items()}
@@ -175,7 +186,10 @@ def analyse_main(
         tasks=next(iter(outcomes.values())).tasks,
         choices=choices,
         afterwards=afterwards,
-        arms=tuple(Arm(name, rates[name], _by_task(one), latency[name]) for name, one in outcomes.items()),
+        arms=tuple(
+            Arm(name, rates[name], _by_task(one), latency[name], latency[name] * _rounds(Spec.parse(name), execute))
+            for name, one in outcomes.items()
+        ),
         differences=tuple(
             (*pair, Difference(one.difference, one.interval, one.p, one.p)) for pair, one in found.items()
         ),
