@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import scipy.stats  # noqa: F401  (the statistics at the end need it: fail before the first episode)
 import torch
 from rich.console import Console
 
@@ -35,6 +36,9 @@ from keystone_robotics.tune.result import Tuned, write_result
 from keystone_robotics.tune.rollouts import Rollouts
 from keystone_robotics.tune.space import FREE, POLICY_AS_IT_IS, SEVERAL, groups_of
 from keystone_robotics.tune.verdict import Chosen, decide
+
+#: Folders of the episodes.
+RACE, CONFIRM = "race", "confirm"
 
 
 def tune(config: TuneConfig, folder: Path, executor: Executor = in_process, console: Console | None = None) -> Tuned:
@@ -67,7 +71,7 @@ def tune(config: TuneConfig, folder: Path, executor: Executor = in_process, cons
                 stack.enter_context(executor)
         progress = stack.enter_context(TuneProgress(console, config.budget))
         race = Race(groups_of(entrants), len(settings.tasks), config.race_budget)
-        with Rollouts(folder / "race", settings, executor, fingerprint, progress.add) as rollouts:
+        with Rollouts(folder / RACE, settings, executor, fingerprint, progress.add) as rollouts:
             _run(race, entrants, rollouts, progress)
             raced, new = raced_episodes(race, entrants, rollouts.everything()), rollouts.new
         control, candidate = best_of(race, entrants, FREE), best_of(race, entrants, SEVERAL)
@@ -81,11 +85,11 @@ def tune(config: TuneConfig, folder: Path, executor: Executor = in_process, cons
         states = config.confirm_states(len(chosen.arms))
         confirm = replace(settings, arms=chosen.arms, first_episode=race.blocks, episodes=states)
         progress.standing("confirming " + " and ".join(str(arm) for arm in chosen.arms[1:]))
-        with Rollouts(folder / "confirm", settings, executor, fingerprint, progress.add) as rollouts:
+        with Rollouts(folder / CONFIRM, settings, executor, fingerprint, progress.add) as rollouts:
             episodes = rollouts.episodes(chosen.arms, race.blocks, states)
             new += rollouts.new
-        write_file(folder / "confirm" / "settings.json", json.dumps(confirm.as_dict(), indent=2) + "\n")
-    verdict = decide(chosen, [_outcomes(arm, episodes, folder / "confirm") for arm in chosen.arms])
+        write_file(folder / CONFIRM / "settings.json", json.dumps(confirm.as_dict(), indent=2) + "\n")
+    verdict = decide(chosen, [_outcomes(arm, episodes) for arm in chosen.arms])
     if repeated := _repeated(raced, episodes):
         verdict = replace(verdict, notes=(*verdict.notes, repeated))
     open_questions = finalists(race, entrants, raced)
@@ -132,8 +136,8 @@ def _standing(race: Race, entrants: Sequence[Spec]) -> str:
     return f"{len(race.running())} arms left" + (f"; best: {', '.join(rates)}" if rates else "")
 
 
-def _outcomes(arm: Spec, episodes: Sequence[EpisodeRecord], folder: Path) -> Outcomes:
-    return outcomes_of(str(arm), [one for one in episodes if one.arm == str(arm)], str(folder))
+def _outcomes(arm: Spec, episodes: Sequence[EpisodeRecord]) -> Outcomes:
+    return outcomes_of(str(arm), [one for one in episodes if one.arm == str(arm)], CONFIRM)
 
 
 def _repeated(raced: Sequence[EpisodeRecord], confirmed: Sequence[EpisodeRecord]) -> str:

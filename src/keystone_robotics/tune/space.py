@@ -35,6 +35,8 @@ def expand(pattern: str, execute: int | None) -> list[Spec]:
     ['keystone:k=4', 'medoid:k=4']
     """
     rules, _, rest = (part.strip() for part in pattern.partition(":"))
+    if rest.startswith("{"):
+        return [Spec.parse(pattern)]  # options as JSON, which may hold bars of its own
     try:
         items = read_items(rest) if rest else {}
     except ValueError as error:
@@ -50,7 +52,7 @@ def expand(pattern: str, execute: int | None) -> list[Spec]:
 def _alternatives(name: str, text: str, execute: int | None) -> list[str]:
     """``name=value`` for each value of an option; empty where it is left out."""
     if text.startswith(("{", "[", '"')):
-        return [f"{name}={text}"]  # JSON, which may hold bars of its own
+        return [f"{name}={text}"]  # JSON as well
     found = []
     for value in (value.strip() for value in text.split("|")):
         if name == "execute" and value == HALF:
