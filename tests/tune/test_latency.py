@@ -19,7 +19,8 @@ MEASURED = Latencies({"first": [10.0, 10.0, 90.0], "first:steps=1": [2.0], "firs
 
 def entrants(config, measured=MEASURED, arms=ARMS):
     lines = []
-    return [str(arm) for arm in find_entrants(config, arms, measured, lines.append)], lines
+    found = [str(arm) for arm in find_entrants(config, arms, measured, lines.append)]
+    return sorted(found, key=[str(arm) for arm in arms].index), lines
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-1", "0", "0ms", "20 s", "1.0.0", "nan"])
@@ -46,6 +47,17 @@ def test_who_enters(toy_tune, limit, allowed):
         assert lines[0].startswith(
             "2 arms exceed --latency 1 and are not tried; the fastest of them is core-mean:k=4 with 14.0"
         )
+
+
+def test_the_fastest_comes_first_and_a_busy_machine_is_said(toy_tune):
+    lines = []
+    found = find_entrants(toy_tune(), ARMS, MEASURED, lines.append)
+    assert [str(arm) for arm in found][:2] == ["first:steps=1", "first"]
+    assert lines[0].startswith(
+        "the machine is busy: the middle half of the policy's rounds differs by 400% of the median"
+    )
+    find_entrants(toy_tune(), ARMS, Latencies({**MEASURED.milliseconds, "first": [10.0, 11.0]}), lines.append)
+    assert "busy" not in lines[-2] + lines[-1]
 
 
 def test_a_limit_that_nothing_keeps(toy_tune):

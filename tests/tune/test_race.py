@@ -80,6 +80,19 @@ def test_each_group_has_its_own_winner():
     assert np.mean([(race.leader(0), race.leader(1)) == (0, 8) for race in races]) >= 0.9
 
 
+def test_of_equal_arms_those_are_kept_whose_neighbours_did_better():
+    """Arms 0 to 3 have one option, 4 to 7 another; all but 1 and 6 are equal after the first block."""
+    outcomes = np.zeros((8, 1, 4), bool)
+    outcomes[:, 0, :2] = True
+    outcomes[1], outcomes[6] = False, True
+    near = [[other for other in range(8) if other // 4 == arm // 4 and other != arm] for arm in range(8)]
+    race = Race([0] * 8, tasks=4, budget=least_budget([0] * 8, 4), neighbours=near)
+    batch = race.next_batch()
+    assert batch.count == 1
+    race.add(outcomes)
+    assert race.next_batch().arms == (4, 5, 6, 7)
+
+
 def test_the_same_outcomes_give_the_same_race_also_in_parts():
     outcomes = draw(np.random.default_rng(3), RATES, 300)
     one, two = run(outcomes, budget=1400), run(outcomes, budget=1400)

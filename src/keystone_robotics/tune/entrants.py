@@ -20,6 +20,8 @@ from keystone_robotics.tune.latency import Latencies, measure_latencies
 from keystone_robotics.tune.space import POLICY_AS_IT_IS, arms_of, is_free
 
 FILE = "latency.json"
+#: Spread of the policy's own rounds above which latencies are rough.
+BUSY = 0.3
 
 
 def all_arms(config: TuneConfig, worker: Worker) -> list[Spec]:
@@ -51,7 +53,7 @@ def find_latencies(folder: Path, worker: Worker, arms: Sequence[Spec], console: 
 def find_entrants(
     config: TuneConfig, arms: Sequence[Spec], latencies: Latencies, say: Callable[[str], None]
 ) -> list[Spec]:
-    """The arms that enter the race; says which do not.
+    """The arms that enter the race, the fastest first: it wins a tie. Says which do not enter.
 
     Raises:
         KeystoneError: if none is left beside the policy as it is.
@@ -77,13 +79,18 @@ def find_entrants(
             f"{len(slow)} arms exceed --latency {limit} and are not tried; the fastest of them is {fastest} with "
             f"{latency_text(latencies, fastest)}"
         )
+    if (spread := latencies.spread(POLICY_AS_IT_IS)) > BUSY:
+        say(
+            f"the machine is busy: the middle half of the policy's rounds differs by {spread:.0%} of the median, so that "
+            "latencies are rough"
+        )
     free = sum(map(is_free, allowed))
     say(
         f"{config.evaluation.policy} in {config.evaluation.env}: {len(allowed)} arms ({free} with one sample, "
         f"{len(allowed) - free} with K candidates), {len(config.evaluation.tasks)} tasks, {config.budget} episodes; "
         f"the policy as it is takes {own:.1f} ms a round"
     )
-    return allowed
+    return sorted(allowed, key=latencies.of)
 
 
 def latency_text(latencies: Latencies, arm: Spec) -> str:

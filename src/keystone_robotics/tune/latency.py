@@ -84,6 +84,11 @@ class Latencies:
         """Median milliseconds of a round."""
         return float(np.median(self.milliseconds[_key(arm)]))
 
+    def spread(self, arm: Spec) -> float:
+        """Interquartile range of its rounds, as a share of the median."""
+        low, middle, high = np.percentile(self.milliseconds[_key(arm)], [25, 50, 75])
+        return float((high - low) / middle)
+
     def covers(self, arms: Sequence[Spec]) -> bool:
         """Whether all these arms were measured or refused."""
         return all(str(arm) in self.refused or _key(arm) in self.milliseconds for arm in arms)

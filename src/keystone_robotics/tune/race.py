@@ -80,6 +80,8 @@ class Race:
         tasks: number of tasks; a block is one episode of each.
         budget: episodes.
         alpha: chance that the best arm of a group is eliminated.
+        neighbours: for each arm those that differ in one option. After few states many arms are equal; then those are kept
+            whose neighbours did better.
 
     >>> race = Race([0, 0], tasks=1, budget=60)
     >>> while batch := race.next_batch():
@@ -88,7 +90,15 @@ class Race:
     ('eliminated', 1, 16)
     """
 
-    def __init__(self, groups: Sequence[int], tasks: int, budget: int, alpha: float = ALPHA) -> None:
+    def __init__(
+        self,
+        groups: Sequence[int],
+        tasks: int,
+        budget: int,
+        alpha: float = ALPHA,
+        neighbours: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self._neighbours = neighbours or [()] * len(groups)
         self.arms = [Entrant(group) for group in groups]
         self.tasks, self.budget, self.alpha = tasks, budget, alpha
         self.blocks = self.used = 0
@@ -149,6 +159,12 @@ class Race:
                 if arm != best and self.arms[arm].e_value >= 1 / self.alpha:
                     self.arms[arm].fate, self.arms[arm].rival = "eliminated", best
 
+    def _around(self, arm: int) -> float:
+        """The success rate of an arm's neighbours, of all that they have run."""
+        near = [self.arms[other] for other in self._neighbours[arm]]
+        blocks = sum(one.blocks for one in near)
+        return sum(one.successes for one in near) / (blocks * self.tasks) if blocks else 0.0
+
     def _left(self, group: int) -> list[int]:
         return [arm for arm, one in enumerate(self.arms) if one.group == group and one.fate == "running"]
 
@@ -164,7 +180,7 @@ class Race:
 
     def _halve(self, stage: _Stage) -> None:
         for group, size in stage.sizes.items():
-            left = sorted(self._left(group), key=lambda arm: (-self.arms[arm].successes, arm))
+            left = sorted(self._left(group), key=lambda arm: (-self.arms[arm].successes, -self._around(arm), arm))
             for arm in left[_kept(size) :]:
                 self.arms[arm].fate, self.arms[arm].rival = "set aside", left[0]
 

@@ -34,7 +34,7 @@ from keystone_robotics.tune.progress import TuneProgress
 from keystone_robotics.tune.race import Race
 from keystone_robotics.tune.result import Tuned, write_result
 from keystone_robotics.tune.rollouts import Rollouts
-from keystone_robotics.tune.space import FREE, POLICY_AS_IT_IS, SEVERAL, groups_of
+from keystone_robotics.tune.space import FREE, POLICY_AS_IT_IS, SEVERAL, groups_of, neighbours_of
 from keystone_robotics.tune.verdict import Chosen, decide
 
 #: Folders of the episodes.
@@ -70,7 +70,7 @@ def tune(config: TuneConfig, folder: Path, executor: Executor = in_process, cons
             if isinstance(executor, contextlib.AbstractContextManager):
                 stack.enter_context(executor)
         progress = stack.enter_context(TuneProgress(console, config.budget))
-        race = Race(groups_of(entrants), len(settings.tasks), config.race_budget)
+        race = Race(groups_of(entrants), len(settings.tasks), config.race_budget, neighbours=neighbours_of(entrants))
         with Rollouts(folder / RACE, settings, executor, fingerprint, progress.add) as rollouts:
             _run(race, entrants, rollouts, progress)
             raced, new = raced_episodes(race, entrants, rollouts.everything()), rollouts.new

@@ -91,6 +91,21 @@ def is_free(arm: Spec) -> bool:
 FREE, SEVERAL = 0, 1
 
 
+def neighbours_of(arms: Sequence[Spec]) -> list[list[int]]:
+    """For each arm the numbers of those of its group that differ in one option.
+
+    >>> neighbours_of([Spec.parse(text) for text in ("first", "first:steps=2", "first:steps=2,execute=4", "medoid")])
+    [[1], [0, 2], [1], []]
+    """
+    options, groups = [arm.as_dict() for arm in arms], groups_of(arms)
+
+    def differ(a: int, b: int) -> int:
+        return sum(options[a].get(name) != options[b].get(name) for name in {*options[a], *options[b]})
+
+    numbers = range(len(arms))
+    return [[other for other in numbers if groups[other] == groups[one] and differ(one, other) == 1] for one in numbers]
+
+
 def groups_of(arms: Sequence[Spec]) -> list[int]:
     """For each arm its group: one sample or K candidates. Each side has the same freedom to choose."""
     return [FREE if is_free(arm) else SEVERAL for arm in arms]

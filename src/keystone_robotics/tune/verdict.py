@@ -87,9 +87,14 @@ def decide(chosen: Chosen, outcomes: Sequence[Outcomes]) -> Verdict:
         unknown = ("no free change was in the race: what K candidates add to one is not known",) if free is None else ()
         return Verdict(candidate, headline, unknown, comparisons)
     if free is not None and free_helps:
-        headline = f"a free change is all there is: use {control}, {_points(free)} to the policy as it is"
+        is_open = added is not None and added.overall.interval[1] >= SMALL
+        headline = "a free change helps" if is_open else "a free change is all there is"
+        headline += f": use {control}, {_points(free)} to the policy as it is"
         if added is not None:
-            headline += f"; K candidates ({candidate}) add {_points(added)}"
+            open_question = (
+                "; whether K candidates add to it is open" if is_open else "; K candidates add nothing to it"
+            )
+            headline += f"{open_question} ({candidate}: {_points(added)})"
         return Verdict(control, headline, (), comparisons)
     return _no_gain(chosen, to_own, added, comparisons)
 
