@@ -26,6 +26,18 @@ def test_with_enough_episodes_the_best_arm_wins_and_everything_else_is_eliminate
     assert np.mean(won) >= 0.95
 
 
+def test_an_arm_is_eliminated_at_the_first_look_at_which_its_capital_is_one_by_alpha():
+    outcomes = draw(np.random.default_rng(0), RATES, 60)
+    for alpha in (0.2, 0.05):
+        race = Race([0] * len(RATES), 8, 10**6, alpha)
+        while (batch := race.next_batch()) and batch.first + batch.count <= 60:
+            race.add(outcomes[list(batch.arms), batch.first : batch.first + batch.count])
+            for arm in batch.arms:
+                if arm != race.leader(0):
+                    assert (race.arms[arm].fate == "eliminated") == (race.arms[arm].e_value >= 1 / alpha)
+        assert sum(one.fate == "eliminated" for one in race.arms) > 10
+
+
 def test_losers_stop_early_at_least_three_times_fewer_episodes_than_all_arms_equally(sure):
     """Testing all arms equally until the same bets are won takes as many blocks, but all arms run all of them."""
     equally = np.mean([race.blocks * race.tasks * len(RATES) for race in sure])
@@ -86,11 +98,18 @@ def test_of_equal_arms_those_are_kept_whose_neighbours_did_better():
     outcomes[:, 0, :2] = True
     outcomes[1], outcomes[6] = False, True
     near = [[other for other in range(8) if other // 4 == arm // 4 and other != arm] for arm in range(8)]
-    race = Race([0] * 8, tasks=4, budget=least_budget([0] * 8, 4), neighbours=near)
+    race = Race([0] * 8, tasks=4, budget=(8 + 4 + 2) * 4, neighbours=near)
     batch = race.next_batch()
     assert batch.count == 1
     race.add(outcomes)
     assert race.next_batch().arms == (4, 5, 6, 7)
+
+
+@pytest.mark.parametrize(("budget", "kept"), [(24 + 12 + 6 + 3 + 2, 12), (24 + 8 + 3 + 2, 8), (24 + 6 + 2, 6), (31, 6)])
+def test_a_small_budget_keeps_fewer_arms(budget, kept):
+    race = Race([0] * 24, 1, budget)
+    race.add(draw(np.random.default_rng(0), np.full(24, 0.5), race.next_batch().count, 1))
+    assert len(race.next_batch().arms) == kept
 
 
 def test_the_same_outcomes_give_the_same_race_also_in_parts():

@@ -127,7 +127,7 @@ def test_an_environment_without_fresh_states_is_said(toy_tune, tmp_path, monkeyp
     [
         ({"budget": 199}, r"--budget 199: 6 arms on 1 tasks need 200 episodes or more"),
         ({"budget": 0}, r"--budget 0: 6 arms"),
-        ({"space": DEFAULT_SPACE, "task": ["reach", "nan"], "budget": 300}, r"--budget 300: \d+ arms on 2 tasks need"),
+        ({"space": DEFAULT_SPACE, "task": ["reach", "nan"], "budget": 250}, r"--budget 250: \d+ arms on 2 tasks need"),
         ({"space": ["first"]}, "nothing to try beside the policy as it is"),
     ],
 )

@@ -65,7 +65,7 @@ class TuneConfig:
         if self.budget < least:
             raise KeystoneError(
                 f"--budget {self.budget}: {len(arms)} arms on {tasks} tasks need {least} episodes or more: every arm runs once "
-                f"in every task, the better half again, and so on; {CONFIRM:.0%} confirm the choice. Give a larger budget, "
+                f"in every task, the better quarter again, and so on; {CONFIRM:.0%} confirm the choice. Give a larger budget, "
                 "fewer --tasks or fewer arms (--arm)"
             )
 

@@ -9,7 +9,8 @@ one state of every task. Two things end an arm:
   chance of α at most, however often one looks (Ville). It needs no correction for the number of arms: a false elimination is
   one of *the* best arm, whose capital is one process.
 - **Set aside.** The budget is divided among stages; at the end of a stage a group keeps the better half of the arms that began
-  it (sequential halving). That is a choice under a budget, without a guarantee, and is reported as such.
+  it (sequential halving), or a third or a quarter where the budget is too small for halves. That is a choice under a budget,
+  without a guarantee, and is reported as such.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from keystone_robotics.compare.sequential import BETS, log_capital, log_growth
 ALPHA = 0.05
 #: Blocks between two looks: a third of those so far, within these bounds.
 LOOKS = (2, 10)
-#: Arms of a group that are not halved any more.
+#: Arms of a group of which none is set aside any more.
 FINALISTS = 2
+#: One in how many arms is kept at the end of a stage: the first for which the budget suffices.
+ONE_IN = (2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class Race:
         alpha: float = ALPHA,
         neighbours: Sequence[Sequence[int]] | None = None,
     ) -> None:
+        self._one_in = next((one_in for one_in in ONE_IN if _least(groups, tasks, one_in) <= budget), ONE_IN[-1])
         self._neighbours = neighbours or [()] * len(groups)
         self.arms = [Entrant(group) for group in groups]
         self.tasks, self.budget, self.alpha = tasks, budget, alpha
@@ -128,7 +132,7 @@ class Race:
                 return self._batch
             if self._stage.is_last:
                 return None
-            self._halve(self._stage)
+            self._set_aside(self._stage)
             self._stage = None
         return None
 
@@ -175,13 +179,13 @@ class Race:
 
     def _begin_stage(self, cost: int) -> _Stage:
         sizes = self._undecided()
-        share = (self.budget - self.used) // len(_stages(sizes))
+        share = (self.budget - self.used) // len(_stages(sizes, self._one_in))
         return _Stage(self.used + max(cost, share), sizes)
 
-    def _halve(self, stage: _Stage) -> None:
+    def _set_aside(self, stage: _Stage) -> None:
         for group, size in stage.sizes.items():
             left = sorted(self._left(group), key=lambda arm: (-self.arms[arm].successes, -self._around(arm), arm))
-            for arm in left[_kept(size) :]:
+            for arm in left[_kept(size, self._one_in) :]:
                 self.arms[arm].fate, self.arms[arm].rival = "set aside", left[0]
 
 
@@ -202,29 +206,34 @@ class _Stage:
         return max(self.sizes.values()) <= FINALISTS
 
 
-def _kept(size: int) -> int:
+def _kept(size: int, one_in: int) -> int:
     """Arms of a group that are kept at the end of a stage."""
-    return max(FINALISTS, math.ceil(size / 2))
+    return max(FINALISTS, math.ceil(size / one_in))
 
 
-def _stages(sizes: Mapping[int, int]) -> list[int]:
+def _stages(sizes: Mapping[int, int], one_in: int) -> list[int]:
     """Arms that run in each stage if nobody is eliminated: the last is of finalists.
 
-    >>> _stages({0: 9, 1: 4})
-    [13, 7, 5, 4]
+    >>> _stages({0: 9, 1: 4}, one_in=2), _stages({0: 9, 1: 4}, one_in=4)
+    ([13, 7, 5, 4], [13, 5, 4])
     """
     found = [sum(sizes.values())]
     while max(sizes.values()) > FINALISTS:
-        sizes = {group: _kept(size) for group, size in sizes.items()}
+        sizes = {group: _kept(size, one_in) for group, size in sizes.items()}
         found.append(sum(sizes.values()))
     return found
 
 
-def least_budget(groups: Sequence[int], tasks: int) -> int:
-    """Episodes of a race in which every stage is one block and nobody is eliminated.
-
-    >>> least_budget([0] * 8, tasks=2)  # 8, 4, then 2 arms
-    28
-    """
+def _least(groups: Sequence[int], tasks: int, one_in: int) -> int:
+    """Episodes if every stage is one block and nobody is eliminated."""
     sizes = {group: size for group, size in Counter(groups).items() if size > 1}
-    return tasks * sum(_stages(sizes)) if sizes else 0
+    return tasks * sum(_stages(sizes, one_in)) if sizes else 0
+
+
+def least_budget(groups: Sequence[int], tasks: int) -> int:
+    """Episodes of the shortest race.
+
+    >>> least_budget([0] * 8, tasks=2)  # 8 arms, then 2
+    20
+    """
+    return _least(groups, tasks, ONE_IN[-1])
