@@ -45,7 +45,7 @@ def test_who_enters(toy_tune, limit, allowed):
     assert "the policy as it is takes 10.0 ms a round" in lines[-1]
     if limit == "1.0":
         assert lines[0].startswith(
-            "2 arms exceed --latency 1 and are not tried; the fastest of them is core-mean:k=4 with 14.0"
+            "2 of 5 arms exceed --latency 1 and are not tried; the fastest of them is core-mean:k=4 with 14.0"
         )
 
 
@@ -91,7 +91,7 @@ def test_a_policy_that_cannot_change_its_steps_races_without_them(toy_tune, tmp_
     monkeypatch.setattr(EncodeSampleAdapter, "refuse_steps", lambda self, policy, steps: "it has no loop")
     found = measure_latencies(checked_worker(toy_tune().evaluation), ARMS)
     names, lines = entrants(toy_tune(), found)
-    assert lines[0] == "1 arms are left out: steps=1: it has no loop"
+    assert lines[0] == "1 of 5 arms are left out: steps=1: it has no loop"
     assert names == ["first", "first:temperature=0.5", "core-mean:k=4", "core-mean:k=16"]
     with pytest.raises(KeystoneError, match="nothing to try beside the policy as it is"):
         entrants(toy_tune(), found, ARMS[:2])

@@ -60,7 +60,7 @@ def find_entrants(
     """
     own, limit = latencies.of(POLICY_AS_IT_IS), config.latency
     for reason, count in Counter(latencies.refused[str(arm)] for arm in arms if str(arm) in latencies.refused).items():
-        say(f"{count} arms are left out: {reason}")
+        say(f"{count} of {len(arms)} arms are left out: {reason}")
     possible = [arm for arm in arms if str(arm) not in latencies.refused]
     others = [arm for arm in possible if arm != POLICY_AS_IT_IS]
     if not others:
@@ -76,8 +76,8 @@ def find_entrants(
     if slow:
         fastest = min(slow, key=latencies.of)
         say(
-            f"{len(slow)} arms exceed --latency {limit} and are not tried; the fastest of them is {fastest} with "
-            f"{latency_text(latencies, fastest)}"
+            f"{len(slow)} of {len(arms)} arms exceed --latency {limit} and are not tried; the fastest of them is {fastest} "
+            f"with {latency_text(latencies, fastest)}"
         )
     if (spread := latencies.spread(POLICY_AS_IT_IS)) > BUSY:
         say(
