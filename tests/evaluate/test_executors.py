@@ -40,6 +40,21 @@ def test_two_processes_give_the_same_rows(metaworld_policy, tmp_path):
     assert not workers()
 
 
+def test_within_a_block_the_processes_outlive_a_call(toy):
+    """And one that dies between two calls is replaced."""
+    settings = toy(arms=["first"], shard=1, episodes=1)
+    with LocalProcesses(1) as executor:
+        assert len(list(executor(settings, settings.shards()))) == 1
+        (first,) = workers()
+        assert len(list(executor(settings, settings.shards()))) == 1
+        assert workers() == [first]
+        first.kill()
+        first.wait()
+        assert len(list(executor(settings, settings.shards()))) == 1
+        assert workers() not in ([], [first])
+    assert not workers()
+
+
 def test_a_worker_that_dies_once_changes_nothing(toy, tmp_path, caplog):
     """Nor does it for the shard beside it, which is tried again too."""
     settings = toy("dies-once", arms=["first"], shard=2, episodes=4)

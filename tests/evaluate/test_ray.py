@@ -79,7 +79,10 @@ def test_a_cluster_that_is_not_there(toy, tmp_path):
 
 def test_a_cluster_of_this_machine(toy, tmp_path):
     settings = toy(arms=["first"], episodes=2)
-    assert evaluate(settings, tmp_path / "run", RayCluster("local", workers=1)).new == 2
+    with RayCluster("local", workers=1) as executor:
+        assert evaluate(settings, tmp_path / "run", executor).new == 2
+        assert ray.is_initialized(), "within the block the cluster outlives a call"
+        assert evaluate(settings, tmp_path / "again", executor).new == 2
     assert not ray.is_initialized()
 
 

@@ -24,6 +24,7 @@ EXTRAS = {
 COMMANDS = {
     "check": "check",
     "eval": "evaluate",
+    "tune": "tune",
     "compare": "compare",
     "profile": "profile",
     "recipes": "recipes",

@@ -68,6 +68,7 @@ def run(
     from keystone_robotics.evaluate.config import config_from, read_yaml
     from keystone_robotics.evaluate.executors import make_executor
     from keystone_robotics.evaluate.run import evaluate
+    from keystone_robotics.policies.load import default_tasks
 
     console = Console()
     given = {
@@ -79,7 +80,9 @@ def run(
     values = read_yaml(config) if config else {}
     values.update({name: value for name, value in given.items() if value is not None})
     executor = make_executor(workers, ray, gpus)
-    settings = config_from(values, _default_tasks(values))
+    settings = config_from(
+        values, default_tasks(values.get("policy"), values.get("env")) if not values.get("tasks") else ()
+    )
     try:
         evaluation = evaluate(settings, out, executor, console, retry_errors)
     except KeyboardInterrupt:
@@ -95,13 +98,3 @@ def run(
         soft_wrap=True,
         highlight=False,
     )
-
-
-def _default_tasks(values: dict[str, object]) -> tuple[str, ...]:
-    """The tasks that the policy was trained on, else all tasks of the environment."""
-    if values.get("tasks") or not isinstance(values.get("policy"), str) or not isinstance(values.get("env"), str):
-        return ()
-    from keystone_robotics.environments import find_benchmark
-    from keystone_robotics.policies.load import trained_on
-
-    return trained_on(str(values["policy"])) or find_benchmark(str(values["env"])).tasks()

@@ -56,6 +56,7 @@ class EvaluationConfig:
         env: name of a benchmark, see `keystone_robotics.environments.find_benchmark`.
         tasks: of the benchmark; every arm does all of them.
         episodes: initial states per task, the same for all arms and repeats.
+        first_episode: number of the first of them; initial states are numbered from 0 for each seed.
         repeats: of every episode, with fresh policy noise.
         arms: what is compared; the first is what the others are compared with.
         seed: of initial states and policy noise.
@@ -84,6 +85,7 @@ class EvaluationConfig:
     allow_untrained_tasks: bool = False
     latency: bool = True
     fingerprint: str | None = None
+    first_episode: int = 0
 
     def __post_init__(self) -> None:
         for name in ("episodes", "repeats", "shard"):
@@ -92,6 +94,7 @@ class EvaluationConfig:
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
         whole("seed", self.seed, least=0)
+        whole("first_episode", self.first_episode, least=0)
         if not self.arms:
             raise KeystoneError("no arm was given: --arm first --arm keystone:k=16, say")
         for arm in self.arms:
@@ -102,18 +105,19 @@ class EvaluationConfig:
                 raise KeystoneError(f"{kind} {min(twice)!r} was given twice")
         if not self.tasks:
             raise KeystoneError("no task was given")
-        if self.episodes > 100_000 or self.seed > 10_000:
+        if self.first_episode + self.episodes > 100_000 or self.seed > 10_000:
             raise KeystoneError("expected at most 100,000 episodes per task and a seed of at most 10,000")
 
     def shards(self) -> list[Shard]:
         """All of them: arms side by side, so that their rates can be watched; one task after the other, so that its
         environments are made once.
         """
+        end = self.first_episode + self.episodes
         return [
-            Shard(arm, task, repeat, first, min(self.shard, self.episodes - first))
+            Shard(arm, task, repeat, first, min(self.shard, end - first))
             for task in self.tasks
             for repeat in range(self.repeats)
-            for first in range(0, self.episodes, self.shard)
+            for first in range(self.first_episode, end, self.shard)
             for arm in self.arms
         ]
 
@@ -127,7 +131,8 @@ class EvaluationConfig:
 
     def asks_for(self, task: str, repeat: int, episode: int) -> bool:
         """Whether an episode belongs to it; a store may hold more, of earlier calls."""
-        return task in self.tasks and repeat < self.repeats and episode < self.episodes
+        known = task in self.tasks and repeat < self.repeats
+        return known and 0 <= episode - self.first_episode < self.episodes
 
     def identity(self) -> dict[str, Any]:
         """What must not change when a run is resumed. Arms, tasks, episodes and repeats may be added."""

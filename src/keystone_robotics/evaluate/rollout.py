@@ -119,7 +119,7 @@ def roll_out(
     new = [episode for episode in episodes if not episode.history]
     for episode in new:
         with episode.guarded():
-            _begin(episode, agent.history)
+            begin_episode(episode, agent.history)
     begun = [episode for episode in new if not episode.over]
     if begun and not handle.engine.verified:
         _check(agent, handle, begun, task)
@@ -136,7 +136,8 @@ def roll_out(
     return [episode.record(task) for episode in episodes]
 
 
-def _begin(episode: LiveEpisode, history: int) -> None:
+def begin_episode(episode: LiveEpisode, history: int) -> None:
+    """Reset the environment to the initial state of the episode."""
     observation, info = episode.env.reset(seed=episode.initial_seed)
     episode.history = deque([observation], maxlen=history)
     state = info.get("initial_state")
@@ -159,20 +160,25 @@ def _measure_latency(agent: Agent, handle: Handle, episodes: Sequence[LiveEpisod
     """Time one round at batch size 1, as on a robot, for the first observation of every episode."""
     warm = False
     for episode in episodes:
-        seeds = [episode.noise_seed(0)]
         try:
-            with handle.seeded(seeds):
-                if not warm:  # the first call loads kernels, compiles and checks
-                    agent.plan([episode.history], [task])
-                    warm = True
-                begin = time.perf_counter()
-                agent.plan([episode.history], [task])
-            episode.latency_ms = 1e3 * (time.perf_counter() - begin)
-        except Exception as error:  # recurs in its first round
+            if not warm:  # the first call loads kernels, compiles and checks
+                time_round(agent, handle, episode, task)
+                warm = True
+            episode.latency_ms = time_round(agent, handle, episode, task)
+        except Exception as error:  # noqa: PERF203 (it recurs in the first round of this episode alone)
             if _is_setup_error(error):
                 raise
-        finally:
-            handle.reset_history()
+
+
+def time_round(agent: Agent, handle: Handle, episode: LiveEpisode, task: str) -> float:
+    """Milliseconds of one round at batch size 1 for an episode's last observations. Nothing is executed or remembered."""
+    try:
+        with handle.seeded([episode.noise_seed(0)]):
+            begin = time.perf_counter()
+            agent.plan([episode.history], [task])
+            return 1e3 * (time.perf_counter() - begin)
+    finally:
+        handle.reset_history()
 
 
 def _plan(

@@ -6,13 +6,14 @@ import functools
 import json
 import logging
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from keystone_robotics import __version__
-from keystone_robotics.evaluate.config import EvaluationConfig
+from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.executors import Executor, in_process
 from keystone_robotics.evaluate.progress import ProgressDisplay
 from keystone_robotics.evaluate.results import shard_keys
@@ -80,10 +81,9 @@ def evaluate(
         shards = settings.shards()
         if retry_errors:
             store.delete_errors({key for shard in shards for key in shard_keys(shard)})
-        stored = store.keys()
-        missing = [shard for shard in shards if not stored.issuperset(shard_keys(shard))]
+        missing = missing_shards(store, settings)
         if missing:
-            _begin_session(store, versions())
+            begin_session(store)
         total, left = sum(shard.count for shard in shards), sum(shard.count for shard in missing)
         console.print(
             f"{settings.policy} in {settings.env}: {len(settings.tasks)} tasks × {settings.episodes} initial states × "
@@ -92,11 +92,26 @@ def evaluate(
             highlight=False,
         )
         with ProgressDisplay(console, settings, _wanted(store, settings)) as progress:
-            for result in executor(_for_workers(settings, fingerprint), missing):
-                store.add_shard(result.episodes, result.seconds)
-                progress.add([one for one in result.episodes if one.key not in stored])
+            for new in roll_out_shards(store, for_workers(settings, fingerprint), executor, missing):
+                progress.add(new)
         episodes = _wanted(store, settings)
     return Evaluation(folder, arms, episodes, progress.done - progress.before, time.monotonic() - begin)
+
+
+def missing_shards(store: Store, settings: EvaluationConfig) -> list[Shard]:
+    """The shards of an evaluation that are not stored, or not whole."""
+    stored = store.keys()
+    return [shard for shard in settings.shards() if not stored.issuperset(shard_keys(shard))]
+
+
+def roll_out_shards(
+    store: Store, settings: EvaluationConfig, executor: Executor, shards: Sequence[Shard]
+) -> Iterator[list[EpisodeRecord]]:
+    """Roll out shards and store each as it finishes; yields those of its episodes that were not stored before."""
+    stored = store.keys()
+    for result in executor(settings, shards):
+        store.add_shard(result.episodes, result.seconds)
+        yield [one for one in result.episodes if one.key not in stored]
 
 
 def _wanted(store: Store, settings: EvaluationConfig) -> list[EpisodeRecord]:
@@ -104,7 +119,7 @@ def _wanted(store: Store, settings: EvaluationConfig) -> list[EpisodeRecord]:
     return [one for one in store.episodes() if settings.asks_for(one.task, one.repeat, one.episode)]
 
 
-def _for_workers(settings: EvaluationConfig, fingerprint: str) -> EvaluationConfig:
+def for_workers(settings: EvaluationConfig, fingerprint: str) -> EvaluationConfig:
     """The configuration for other processes and machines: the policy's absolute path and the fingerprint of its files."""
     folder = find_policy(settings.policy)
     if folder is None or settings.policy in shipped_policies():
@@ -112,9 +127,9 @@ def _for_workers(settings: EvaluationConfig, fingerprint: str) -> EvaluationConf
     return replace(settings, policy=str(folder.resolve()), fingerprint=fingerprint)
 
 
-def _begin_session(store: Store, now: dict[str, str]) -> None:
+def begin_session(store: Store) -> None:
     """Record the package versions, and warn if earlier episodes were rolled out with others."""
-    changed = {}
+    now, changed = versions(), {}
     for _, earlier in store.sessions():
         for name in sorted({*earlier, *now}):
             if earlier.get(name) != now.get(name):

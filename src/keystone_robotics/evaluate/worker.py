@@ -35,13 +35,17 @@ log = logging.getLogger("keystone")
 
 
 class Worker:
-    """Rolls out shards, one after the other."""
+    """Rolls out shards, one after the other.
+
+    Attributes:
+        execute: steps of a chunk that an arm executes unless it says otherwise.
+    """
 
     def __init__(self, settings: EvaluationConfig) -> None:
         self.settings = settings
         self.benchmark = find_benchmark(settings.env)
         self.agent = _load(settings, self.benchmark)
-        self._execute = settings.execute or self.agent.execute
+        self.execute = settings.execute or self.agent.execute
         self._task = ""
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._handles: dict[str, Handle] = {}  # by arm
@@ -74,7 +78,7 @@ class Worker:
             KeystoneError: if an arm cannot be attached to the policy.
         """
         for arm in self.settings.arms:
-            with self._attached(arm):
+            with self.attached(arm):
                 pass
 
     def close(self) -> None:
@@ -87,11 +91,11 @@ class Worker:
         self._envs.clear()
 
     @contextlib.contextmanager
-    def _attached(self, arm: Spec) -> Iterator[Handle]:
+    def attached(self, arm: Spec) -> Iterator[Handle]:
         """The policy with an arm attached. Each arm is attached and self-checked once per worker: a handle is used again in
         later shards, with the paths that its self-check settled on, unless an error interrupted it or a fast path failed.
         """
-        self.agent.execute = arm.execute or self._execute
+        self.agent.execute = arm.execute or self.execute
         handle = self._handles.pop(str(arm), None)
         if handle is None:
             handle = attach(self.agent.policy, arm)
@@ -107,7 +111,7 @@ class Worker:
 
     def _roll_out(self, shard: Shard) -> list[EpisodeRecord]:
         settings = self.settings
-        with self._attached(shard.arm) as handle:
+        with self.attached(shard.arm) as handle:
             episodes = [
                 LiveEpisode(
                     number,

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from keystone_robotics.environments import find_benchmark
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.named import is_reference, make_named
 from keystone_robotics.policies.agent import Agent
@@ -57,6 +58,13 @@ def trained_on(name: str) -> tuple[str, ...]:
     """The tasks that a policy was trained on, if ``keystone train`` recorded them."""
     record = _record(name)
     return () if record is None else tuple(record["tasks"])
+
+
+def default_tasks(policy: Any, env: Any) -> tuple[str, ...]:
+    """The tasks that the policy was trained on, else all tasks of the environment; none if either is not a name."""
+    if not isinstance(policy, str) or not isinstance(env, str):
+        return ()
+    return trained_on(policy) or find_benchmark(env).tasks()
 
 
 def trained_for(name: str) -> str | None:

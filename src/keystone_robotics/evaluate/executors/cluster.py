@@ -27,6 +27,15 @@ class RayCluster:
 
     def __init__(self, address: str = "local", workers: int | None = None, gpus: float = 0.0) -> None:
         self.address, self.workers, self.gpus = address, workers, gpus
+        self._connection = contextlib.ExitStack()
+
+    def __enter__(self) -> RayCluster:
+        """Within this block the connection, and so the workers with their policy, outlive a call."""
+        self._connection.enter_context(self._connected())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
 
     def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
         if not shards:

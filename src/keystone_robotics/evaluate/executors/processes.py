@@ -38,16 +38,32 @@ class LocalProcesses:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        self._keeps = False
+        self._kept: _Pool | None = None
+
+    def __enter__(self) -> LocalProcesses:
+        """Within this block the processes, and the policy that each has loaded, outlive a call."""
+        self._keeps = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._keeps = False
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
         waiting, suspects, deaths = deque(shards), deque[Shard](), Counter[Shard]()
         # Without a lock: a killed worker could hold it for ever.
-        started = multiprocessing.get_context("spawn").RawValue(ctypes.c_bool, False)
+        started = self._kept.started if self._kept else multiprocessing.get_context("spawn").RawValue(ctypes.c_bool, 0)
         while waiting or suspects:
             # Shards that were running when a worker died are retried one after the other, the rest run together.
+            pool, self._kept = self._kept or _Pool(1 if suspects else self.workers, started), None
+            healthy = False
             try:
-                yield from _run(1 if suspects else self.workers, settings, suspects or waiting, started)
-            except _WorkerDied as died:  # noqa: PERF203 (the loop exists for retries)
+                yield from pool.run(settings, suspects or waiting)
+                healthy = True
+            except _WorkerDied as died:
                 if not started.value:
                     raise KeystoneError(START_FAILED) from None
                 log.warning("a worker died; retrying %d shards", len(died.unfinished))
@@ -57,6 +73,11 @@ class LocalProcesses:
                         yield failed_shard(settings, shard, f"its worker process died {TRIES} times")
                     else:
                         suspects.append(shard)
+            finally:
+                if healthy and self._keeps and pool.workers == self.workers:
+                    self._kept = pool
+                else:
+                    pool.close()
 
 
 class _WorkerDied(Exception):
@@ -71,33 +92,46 @@ class _WorkerDied(Exception):
         self.unfinished = unfinished
 
 
-def _run(workers: int, settings: EvaluationConfig, queue: deque[Shard], started: Any) -> Iterator[ShardResult]:
-    """Run a queue of shards in new processes; at most one shard per process leaves the queue at a time."""
-    # A fork would copy running threads and GL contexts.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(started,))
-    running: dict[Future[ShardResult], Shard] = {}
-    try:
-        while queue or running:
-            while queue and len(running) < workers:
-                with _ignore_sigint_in_workers():
-                    running[pool.submit(_run_shard, settings, queue[0])] = queue[0]
-                queue.popleft()  # only now: submit raises if a worker died meanwhile
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                result = future.result()
+class _Pool:
+    """Worker processes.
+
+    Attributes:
+        workers: how many.
+        started: shared with them: whether one of them has loaded the policy.
+    """
+
+    def __init__(self, workers: int, started: Any) -> None:
+        self.workers, self.started = workers, started
+        # A fork would copy running threads and GL contexts.
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(started,))
+
+    def run(self, settings: EvaluationConfig, queue: deque[Shard]) -> Iterator[ShardResult]:
+        """Run a queue of shards; at most one shard per process leaves the queue at a time."""
+        running: dict[Future[ShardResult], Shard] = {}
+        try:
+            while queue or running:
+                while queue and len(running) < self.workers:
+                    with _ignore_sigint_in_workers():
+                        running[self._pool.submit(_run_shard, settings, queue[0])] = queue[0]
+                    queue.popleft()  # only now: submit raises if a worker died meanwhile
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    result = future.result()
+                    del running[future]
+                    yield result
+        except BrokenProcessPool:
+            finished = [future for future in running if future.done() and future.exception() is None]
+            for future in finished:
+                yield future.result()
                 del running[future]
-                yield result
-    except BrokenProcessPool:
-        finished = [future for future in running if future.done() and future.exception() is None]
-        for future in finished:
-            yield future.result()
-            del running[future]
-        raise _WorkerDied(list(running.values())) from None
-    finally:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()  # after an error or an interrupt their results are not wanted
-        pool.shutdown(wait=True, cancel_futures=True)
+            raise _WorkerDied(list(running.values())) from None
+
+    def close(self) -> None:
+        """End the processes; after an error or an interrupt their results are not wanted."""
+        for process in list((self._pool._processes or {}).values()):
+            process.terminate()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextlib.contextmanager
