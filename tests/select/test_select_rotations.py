@@ -106,11 +106,11 @@ def test_6d_need_not_be_orthonormal():
     """Networks emit two rough columns; Gram and Schmidt do the rest."""
     rough = np.random.default_rng(5).normal(size=(50, 6))
     matrices = to_matrix("6d", rough)
-    np.testing.assert_allclose(
-        matrices @ matrices.swapaxes(-1, -2), np.broadcast_to(np.eye(3), (50, 3, 3)), atol=1e-12
-    )
+    np.testing.assert_allclose(matrices @ matrices.swapaxes(-1, -2), np.broadcast_to(np.eye(3), (50, 3, 3)), atol=1e-12)
     np.testing.assert_allclose(np.linalg.det(matrices), 1, atol=1e-12)
-    np.testing.assert_allclose(matrices[:, :, 0], rough[:, :3] / np.linalg.norm(rough[:, :3], axis=1, keepdims=True), atol=1e-12)
+    np.testing.assert_allclose(
+        matrices[:, :, 0], rough[:, :3] / np.linalg.norm(rough[:, :3], axis=1, keepdims=True), atol=1e-12
+    )
     np.testing.assert_allclose(to_matrix("6d", from_matrix("6d", matrices)), matrices, atol=1e-12)
 
 

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from keystone_robotics.attach import attach, detach
+from keystone_robotics.attachment import attach, detach
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.environments.benchmark import Array
 from keystone_robotics.errors import KeystoneError
@@ -120,9 +120,7 @@ class Brancher:
             return int(positions[round.row])
 
         arm = self.arm
-        handle = attach(
-            self.agent.policy, k=k, rule=own_row, steps=arm.steps, temperature=arm.temperature, check=False
-        )
+        handle = attach(self.agent.policy, k=k, rule=own_row, steps=arm.steps, temperature=arm.temperature, check=False)
         handle.subscribe(drawn.append)
         try:
             with handle.seeded([seed] * k):

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keystone_robotics.attach import attach
+from keystone_robotics.attachment import attach
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.integrations.many_episodes import refuse_memory

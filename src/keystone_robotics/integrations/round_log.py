@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keystone_robotics.attach import attach
+from keystone_robotics.attachment import attach
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.spec import Spec
 

@@ -42,7 +42,7 @@ def _average(round: Round, of: NDArray[np.bool_]) -> RuleResult:
         real = np.isfinite(matrices).all((0, 2, 3))  # steps that do not count may hold padding
         if real.any():
             turned = rotations.from_matrix(name, rotations.mean_rotation(matrices[:, real]))
-            mean[np.ix_(real, dims)] = turned
+            mean[np.flatnonzero(real)[:, None], dims] = turned
     for dim, kind in layout.grippers:
         threshold = 0.0 if kind == "logit" else kind
         mean[:, dim] = _vote(chunks[..., dim], threshold)
