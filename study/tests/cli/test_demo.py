@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,14 +43,34 @@ OPTIONS = ("--episodes", 1, "--workers", 1)
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
-    out = tmp_path_factory.mktemp("demo") / "new" / "folder"
-    return run("demo", "--out", out, *OPTIONS), out / "demo"
+def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """As a user starts it, on a machine without GL libraries: MuJoCo itself would fail when it is imported."""
+    folder = tmp_path_factory.mktemp("demo")
+    (folder / "sitecustomize.py").write_text(
+        "import ctypes.util\n"
+        "find = ctypes.util.find_library\n"
+        "ctypes.util.find_library = lambda name: None if name in ('EGL', 'OSMesa', 'GL') else find(name)\n"
+    )
+    out = folder / "new" / "folder"
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return run("demo", "--out", out, *OPTIONS, MUJOCO_GL="egl", PYTHONPATH=path), out / "demo"
 
 
-def test_it_compares_the_arms(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    result, folder = demo
+@pytest.fixture(scope="module")
+def resumed(started: tuple[subprocess.CompletedProcess[str], Path]) -> tuple[str, Path]:
+    """The same command again, in this process, which has GL; one round is enough to show."""
+    written = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(written):
+        patch.setattr("keystone_robotics.report.demo.TRIED", 1)
+        patch.setenv("COLUMNS", "100")
+        assert main(["demo", "--out", str(started[1].parent), *map(str, OPTIONS)]) == 0
+    return written.getvalue(), started[1]
+
+
+def test_it_compares_the_arms_also_without_gl(started: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    result, folder = started
     assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
     first, control, mean, many = json.loads((folder / "summary.json").read_text())
     arms = [one["arm"] for one in (first, control, mean, many)]
     assert arms == ["first", "first:temperature=0.6", "core-mean:k=16", "keystone:k=16"]
@@ -57,10 +78,17 @@ def test_it_compares_the_arms(demo: tuple[subprocess.CompletedProcess[str], Path
     assert many["pairing"] == "paired: the hashes of 6 initial states agree"
     assert f"{100 * many['rate']:.1f} [" in result.stdout
     assert str(folder / "index.html") in result.stdout.replace("\n", "")
+    assert "cannot render images" in result.stdout
+    page = (folder / "index.html").read_text()
+    assert "cannot render images" in page
+    assert "data:image/gif" not in page
 
 
-def test_the_page_holds_everything_in_itself(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    page = (demo[1] / "index.html").read_text()
+def test_the_page_holds_everything_in_itself(resumed: tuple[str, Path]) -> None:
+    said, folder = resumed
+    assert "= 24 episodes, 24 already stored" in said
+    assert "cannot render images" not in said
+    page = (folder / "index.html").read_text()
     for many in ("keystone:k=16", "core-mean:k=16"):
         assert f"{many} against first:temperature=0.6: " in page  # the control that costs nothing
     assert "keystone:k=16 against core-mean" not in page
@@ -70,34 +98,15 @@ def test_the_page_holds_everything_in_itself(demo: tuple[subprocess.CompletedPro
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
 
 
-def test_the_pictures_show_something(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    with Image.open(demo[1] / "episode.gif") as film:
+def test_the_pictures_show_something(resumed: tuple[str, Path]) -> None:
+    with Image.open(resumed[1] / "episode.gif") as film:
         assert film.n_frames > 5
         assert film.size == (512, 256 + BANNER)
         first = np.asarray(film.convert("RGB"), float)
         film.seek(film.n_frames - 1)
         assert np.abs(np.asarray(film.convert("RGB"), float) - first).mean() > 1.0  # the arm moved
-    with Image.open(demo[1] / "round.png") as figure:
+    with Image.open(resumed[1] / "round.png") as figure:
         assert len(set(figure.convert("RGB").resize((60, 30)).get_flattened_data())) > 20
-
-
-def test_run_again_it_resumes_and_without_gl_it_goes_on(
-    demo: tuple[subprocess.CompletedProcess[str], Path], tmp_path: Path
-) -> None:
-    """As on a machine without the libraries: MuJoCo itself would fail when it is imported."""
-    shutil.copytree(demo[1], tmp_path / "demo")
-    (tmp_path / "sitecustomize.py").write_text(
-        "import ctypes.util\n"
-        "find = ctypes.util.find_library\n"
-        "ctypes.util.find_library = lambda name: None if name in ('EGL', 'OSMesa', 'GL') else find(name)\n"
-    )
-    result = run("demo", "--out", tmp_path, *OPTIONS, MUJOCO_GL="egl", PYTHONPATH=str(tmp_path))
-    assert result.returncode == 0, result.stderr
-    assert "Traceback" not in result.stderr
-    assert "cannot render images" in result.stdout
-    page = (tmp_path / "demo" / "index.html").read_text()
-    assert "cannot render images" in page
-    assert "data:image/gif" not in page
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
