@@ -237,7 +237,7 @@ def _named_rule(rule: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]
 
 
 def _check_params(rule: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """Of a rule with a name: numbers and names that are not the rule's defaults, so that equal specifications have equal texts."""
+    """Of a rule with a name: numbers and names other than the defaults, so that equal specifications have equal texts."""
     if not isinstance(rule, str):
         bound = bind(rule, params)
         if isinstance(bound, FunctionRule):

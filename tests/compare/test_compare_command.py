@@ -1,7 +1,6 @@
 """`keystone compare` as a user types it."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 import keystone_robotics as keystone
 from keystone_robotics.cli import main
-from keystone_robotics.report.film import BANNER
+from keystone_study.report.film import BANNER
 
 pytestmark = pytest.mark.xdist_group("demo")  # which takes its time, and need not run twice
 
@@ -61,7 +61,7 @@ def resumed(started: tuple[subprocess.CompletedProcess[str], Path]) -> tuple[str
     """The same command again, in this process, which has GL; one round is enough to show."""
     written = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(written):
-        patch.setattr("keystone_robotics.report.demo.TRIED", 1)
+        patch.setattr("keystone_study.report.demo.TRIED", 1)
         patch.setenv("COLUMNS", "100")
         assert main(["demo", "--out", str(started[1].parent), *map(str, OPTIONS)]) == 0
     return written.getvalue(), started[1]
