@@ -449,6 +449,15 @@ def options_from_environment(environ: Mapping[str, str] = os.environ) -> dict[st
     return read_options({name: environ.get(variable) for variable, name in known.items()}, variable_of)
 
 
+def flag_of(name: str) -> str:
+    """The flag of an option.
+
+    >>> flag_of("max_noise")
+    '--max-noise'
+    """
+    return "--" + name.replace("_", "-")
+
+
 def variable_of(name: str) -> str:
     """The environment variable of an option.
 

@@ -50,20 +50,4 @@ def _run(command: str, arguments: list[str], directory: Path, variables: dict[st
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = [command, *arguments]
-    main = importlib.import_module(MAINS[command]).main
-    if "--env.type=metaworld" in arguments:
-        _shorten_metaworld()
-    main()
-
-
-def _shorten_metaworld(steps: int = 20) -> None:
-    """LeRobot's Meta-World has 500 steps, whatever ``--env.episode_length`` says."""
-    from lerobot.envs import metaworld
-
-    init = metaworld.MetaworldEnv.__init__
-
-    def short(self, *args, **kwargs):
-        init(self, *args, **kwargs)
-        self._max_episode_steps = steps
-
-    metaworld.MetaworldEnv.__init__ = short
+    importlib.import_module(MAINS[command]).main()

@@ -120,6 +120,7 @@ def test_candidates_of_the_fast_path_are_single_calls(name: str, k: int) -> None
     assert contract.largest_difference(built(name), asked(name), k, "fast") < 1e-5
 
 
+@pytest.mark.parametrize("case", ["groot-n1.6", "starvla", "xvla", *FAST], indirect=True)
 def test_the_path_is_the_same_however_it_is_attached_to(
     case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
