@@ -16,7 +16,7 @@ from keystone_robotics.sample.override import Hook, SamplerOverride, find_engine
 from keystone_robotics.sample.paths import Paths
 from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.site import SiteAdapter
-from keystone_robotics.sample.steps import set_steps
+from keystone_robotics.sample.steps import check_steps
 from keystone_robotics.select.engine import warm_up
 from keystone_robotics.select.rules.checks import whole
 from keystone_robotics.spec import Spec
@@ -113,6 +113,8 @@ def attach(
     for part, name in adapter.encoder_methods(owner):
         if not callable(getattr(part, name, None)):
             raise KeystoneError(f"adapter {adapter.name}: {type(part).__name__} has no method {name!r} to encode with")
+    if spec.steps is not None:
+        check_steps(adapter, owner, spec.steps)
     if spec.compile:
         check_compiler(adapter, owner)
     engine = Engine(
@@ -126,7 +128,6 @@ def attach(
         seed=spec.seed,
         compile=spec.compile,
         check=check,
-        verified=not check,
         keep=keep,
         encoder_names=tuple(name for _, name in adapter.encoder_methods(owner)),
         paths=Paths(fast=spec.fast and bool(check)),
@@ -141,8 +142,8 @@ def attach(
     warm_up()
     path = "" if check else "; plain path, since the fast path requires the self-check"
     log.info(
-        "KeyStone on: K=%s, rule %s, adapter %s, shared: %s%s",
-        spec.k, bound.name, adapter.name, adapter.shared_context, path,
+        "KeyStone on: K=%s%s, rule %s, adapter %s, shared: %s%s",
+        spec.k, "" if spec.steps is None else f", steps={spec.steps}", bound.name, adapter.name, adapter.shared_context, path,
     )  # fmt: skip
     return handle
 
@@ -160,7 +161,6 @@ def reattach(handle: Handle) -> None:
         watch_methods(engine)
         if engine.selector.rule.remembers and hasattr(engine.owner, "reset"):
             put_on(engine.owner, ResetOverride, engine)
-        set_steps(engine, engine.steps)
     except Exception:
         take_off(engine)
         raise

@@ -13,7 +13,6 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.event import Listener, RoundEvent
 from keystone_robotics.sample.seeds import seed_scope
-from keystone_robotics.sample.steps import set_steps
 from keystone_robotics.select import ActionSpace, Selection
 from keystone_robotics.select.metrics import check_metric
 from keystone_robotics.select.rules import bind
@@ -39,8 +38,9 @@ class Handle:
 
     def __repr__(self) -> str:
         k = self.k if self.engine.k_given else "auto"
+        steps = "" if self.steps is None else f", steps={self.steps}"
         return (
-            f"<KeyStone: K={k}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, "
+            f"<KeyStone: K={k}{steps}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, "
             f"{self.engine.counters.rounds} rounds; last: {self.last}>"
         )
 
@@ -80,7 +80,7 @@ class Handle:
     def steps(self, value: int | None) -> None:
         if value is not None:
             whole("steps", value)
-        set_steps(self.engine, value)
+        self.engine.set_steps(value)
 
     @property
     def rule(self) -> Rule:

@@ -47,6 +47,20 @@ def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored, mon
     assert len(list(stored.glob("*.json"))) == 1
 
 
+def test_steps_are_a_column_and_the_cells_that_cost_no_more_are_named(policy, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("keystone_robotics.profiling.result.IMPLAUSIBLE", 0.0)
+    arguments = ["profile", policy, "--k", "4", "--rounds", "5", "--out", str(tmp_path)]
+    assert main([*arguments, "--steps", "1", "3"]) == 0
+    printed = capsys.readouterr().out
+    found = Profile.from_dict(json.loads((tmp_path / "profile.json").read_text()))
+    assert [(cost.k, cost.steps) for cost in found.costs] == [(k, steps) for steps in (None, 1, 3) for k in (1, 4)]
+    assert f"of the policy as it is (K = 1, {found.steps} steps): " in printed
+    assert "| K | steps | median ms |" in (tmp_path / "profile.md").read_text()
+    monkeypatch.setenv("KEYSTONE_STEPS", "4")
+    assert main(arguments) == 0
+    assert {cost["steps"] for cost in json.loads((tmp_path / "profile.json").read_text())["costs"]} == {None, 4}
+
+
 MODULE = """
 import torch
 import keystone_robotics as keystone
@@ -109,6 +123,8 @@ def test_files_that_are_not_of_a_profile_are_not_overwritten(policy, tmp_path, c
     [
         (["--k", "1"], "numbers of candidates to compare with K = 1"),
         (["--rounds", "0"], "rounds=0"),
+        (["--steps", "0"], "steps=0"),
+        (["--spec", "mean:steps=2"], "give the numbers with --steps"),
         (["--budget-ms", "-3"], "budget_ms=-3"),
         (["--device", "nvidia"], "device 'nvidia' cannot be used"),
     ],

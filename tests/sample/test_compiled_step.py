@@ -108,3 +108,19 @@ def test_sampler_that_is_compiled_as_a_whole_does_not_ask_for_the_path(name: str
     frames = [frame for reason in found.break_reasons for frame in reason.user_stack]
     assert frames, "nothing breaks any more: compile it with fullgraph=True instead"
     assert not [frame for frame in frames if frame.name == "is_sharing"]
+
+
+@pytest.mark.parametrize("name", ["smolvla", "groot"])
+def test_another_number_of_steps_is_exact_and_not_compiled_anew(name: str, graphs: list[Any]) -> None:
+    policy, batch = POLICIES[name].build().requires_grad_(False), POLICIES[name].batch(1)
+    handle = keystone.attach(policy, k=3, seed=0, compile=True, check="all")
+    chunks, made = [], []
+    for steps in (None, 2, None):
+        handle.steps, handle.engine.finding = steps, None
+        with handle.seeded(1):
+            chunks.append(POLICIES[name].predict(policy, batch))
+        assert (handle.path, handle.engine.finding is not None) == ("fast", len(made) < 2)
+        made.append(len(graphs))
+    assert made[0] == made[1] == made[2]
+    assert torch.equal(chunks[0], chunks[2])
+    assert not torch.isclose(chunks[0], chunks[1]).all()

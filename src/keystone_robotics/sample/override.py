@@ -11,7 +11,6 @@ import torch
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.proxies import proxy_class, root_class
-from keystone_robotics.sample.steps import restore_steps
 
 if TYPE_CHECKING:
     from keystone_robotics.sample.engine import Engine
@@ -114,7 +113,6 @@ def take_off(engine: Engine) -> None:
             raise KeystoneError(
                 f"something changed the class of a {combined.__name__} after KeyStone was attached: undo that, then detach"
             )
-    restore_steps(engine)
     for module, original, _ in reversed(engine.overridden):
         module.__class__ = original
         vars(module).pop("_keystone", None)
