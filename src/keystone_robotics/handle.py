@@ -18,6 +18,7 @@ from keystone_robotics.select.metrics import check_metric
 from keystone_robotics.select.rules import bind
 from keystone_robotics.select.rules.base import Rule
 from keystone_robotics.select.rules.checks import whole
+from keystone_robotics.spec import Spec
 
 __all__ = ["Handle", "Listener", "RoundEvent"]
 
@@ -47,6 +48,18 @@ class Handle:
     def adapter(self) -> str:
         """Name of the adapter."""
         return self.engine.adapter.name
+
+    @property
+    def spec(self) -> Spec:
+        """The specification in force, with every later change; ``attach(policy, handle.spec)`` attaches alike.
+
+        What ``window`` and ``gripper`` said is in ``space``.
+        """
+        engine, selector = self.engine, self.engine.selector
+        return Spec(
+            selector.rule, engine.k if engine.k_given else "auto", engine.steps, engine.temperature, engine.seed,
+            selector.metric, execute=selector.execute, space=selector.space, fast=engine.paths.fast, compile=engine.compile,
+        )  # fmt: skip
 
     @property
     def k(self) -> int:

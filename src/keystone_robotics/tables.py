@@ -59,3 +59,12 @@ def as_rich(rows: Rows, caption: str | None = None) -> Table:
     for row in body:
         table.add_row(*row)
     return table
+
+
+def percent_bounds(interval: tuple[float, float], form: str) -> str:
+    """An interval of fractions in percent.
+
+    >>> percent_bounds((0.25, 0.5), ".1f")
+    '[25.0, 50.0]'
+    """
+    return "[" + ", ".join(format(100 * bound, form) for bound in interval) + "]"

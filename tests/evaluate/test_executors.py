@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.evaluate.config import config_from
 from keystone_robotics.evaluate.executors import in_process
 from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.evaluate.run import evaluate
@@ -25,13 +24,8 @@ def workers():
     return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
 
 
-def test_two_processes_give_the_same_rows(metaworld_policy, tmp_path):
-    settings = config_from(
-        {
-            "policy": str(metaworld_policy), "env": "metaworld", "tasks": ["reach-v3"], "episodes": 4, "shard": 2,
-            "max_steps": 8, "arms": ["first", "keystone:k=8", "coherent:k=8"], "repeats": 2,
-        }
-    )  # fmt: skip
+def test_two_processes_give_the_same_rows(toy, tmp_path):
+    settings = toy(arms=["first", "keystone:k=8", "coherent:k=8"], episodes=4, shard=2, repeats=2)
     one = evaluate(settings, tmp_path / "one", in_process)
     two = evaluate(settings, tmp_path / "two", LocalProcesses(2))
     assert table(tmp_path / "one") == table(tmp_path / "two")
@@ -100,7 +94,7 @@ def test_workers_that_are_interrupted_or_die_between_shards(toy):
 def test_workers_that_die_at_start_are_no_shards_affair(toy, toy_policy, tmp_path):
     policy = f"toy:dies_at_start?folder={toy_policy}&parent={os.getpid()}"
     with pytest.raises(KeystoneError, match="died while starting; nothing was rolled out"):
-        evaluate(toy(policy=policy, arms=["first"]), tmp_path / "run", LocalProcesses(2))
+        evaluate(toy(policy=policy, arms=["first"]), tmp_path / "run", LocalProcesses(1))
     assert table(tmp_path / "run") == []
     assert not workers()
 
@@ -110,7 +104,7 @@ from pathlib import Path
 from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.evaluate.run import evaluate
 from toy import toy_settings
-evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", LocalProcesses(2))
+evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", LocalProcesses(1))
 """
 
 
@@ -144,7 +138,7 @@ from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.evaluate.run import evaluate
 from toy import toy_settings
 if __name__ == "__main__":
-    evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", LocalProcesses(2))
+    evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", LocalProcesses(1))
 else:
     os.kill(os.getpid(), signal.SIGINT)
 """

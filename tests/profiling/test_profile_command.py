@@ -87,7 +87,7 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop("robots_of_mine", None)
 
 
-@pytest.mark.parametrize(("more", "rows"), [([], 3), (["--batch", "2"], 2), (["--concurrent", "2"], 3)])
+@pytest.mark.parametrize(("more", "rows"), [([], 3), (["--batch", "2"], 2)])
 def test_a_policy_that_a_function_makes(more, rows, module, capsys):
     arguments = ["profile", f"{module}:make?attach=yes", "--k", "2", "--rounds", "5", *more]
     assert main(arguments) == 0
@@ -134,7 +134,8 @@ def test_arguments_that_make_no_sense_are_one_line(arguments, message, policy, t
     assert message in capsys.readouterr().err
 
 
-def test_other_clients_are_processes_and_k_is_told_with_and_without_them(policy, tmp_path, capsys):
+def test_other_clients_are_processes_and_k_is_told_with_and_without_them(module, tmp_path, capsys):
+    policy = f"{module}:make?attach=yes"
     assert main(["profile", policy, "--k", "4", "--rounds", "2", "--concurrent", "2", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "one client alone:" in printed

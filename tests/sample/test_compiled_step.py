@@ -34,8 +34,13 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MASKS])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        pytest.param(name, rows, marks=pytest.mark.xdist_group(name))
+        for name, rows in (("smolvla", 1), ("smolvla", 2), ("pi0", 2), ("pi05", 1), ("groot", 2), ("fastwam", 1))
+    ],
+)
 def test_another_instruction_is_not_compiled_anew(name: str, rows: int, graphs: list[Any]) -> None:
     policy = POLICIES[name].build().requires_grad_(False)
     handle = keystone.attach(policy, k=3, seed=0, compile=True)
@@ -63,8 +68,13 @@ def feed_forward(name: str, policy: Any) -> Any:
     return policy.model.paligemma_with_expert.gemma_expert.model.layers[0].mlp
 
 
-@pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MASKS])
+@pytest.mark.parametrize(
+    ("name", "fast"),
+    [
+        pytest.param(name, fast, marks=pytest.mark.xdist_group(name))
+        for name, fast in (*((name, True) for name in MASKS), ("smolvla", False), ("fastwam", False))
+    ],
+)
 def test_hook_that_came_after_compiling_is_run(name: str, fast: bool, graphs: list[Any]) -> None:
     policy, batch, calls = POLICIES[name].build().requires_grad_(False), POLICIES[name].batch(1), []
     handle = keystone.attach(policy, k=3, seed=0, compile=True, fast=fast)

@@ -12,7 +12,6 @@ import gymnasium
 import numpy as np
 import torch
 
-from keystone_robotics.compare.summary import summarise
 from keystone_robotics.environments.benchmark import Benchmark
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.policies import load_agent
@@ -136,6 +135,8 @@ def _rounded(value):
 
 def summaries(evaluation):
     """The table of an evaluation, without latencies."""
+    from keystone_robotics.compare.summary import summarise  # imports scipy, which no worker needs
+
     return [
         replace(summary, latency_ms=None, dispersion=None, median_distance=None)
         for summary in summarise(evaluation.episodes, evaluation.arms)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import tyro
 
 from keystone_robotics.cli.flags import given, spec_flags
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.spec import options_from_environment, spec_from
 
 SpecFlags = spec_flags()
 
@@ -26,18 +28,16 @@ def run(
         spec: how candidates are drawn and one is selected.
         device: where to run; default the checkpoint's.
     """
+    wanted = spec_from(given(spec), options_from_environment())
+    if wanted.k in (1, "auto"):
+        raise KeystoneError(f"k={wanted.k}: expected a number of candidates to check, 2 or more")
     import torch
     from rich.console import Console
 
     import keystone_robotics as keystone
-    from keystone_robotics.errors import KeystoneError
     from keystone_robotics.named import is_reference
     from keystone_robotics.policies.load import check_device, find_policy, find_provider
-    from keystone_robotics.spec import options_from_environment, spec_from
 
-    wanted = spec_from(given(spec), options_from_environment())
-    if wanted.k in (1, "auto"):
-        raise KeystoneError(f"k={wanted.k}: expected a number of candidates to check, 2 or more")
     if device is not None:
         check_device(device, here=True)
     folder = find_policy(checkpoint)

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.spec import Spec
 
 
 def run(
@@ -62,6 +63,8 @@ def run(
         gpus: fraction of a GPU per worker on Ray (default 0).
         retry_errors: roll out again the episodes that ended with an error.
     """
+    for text in arm:
+        Spec.parse(text)  # a wrong name is said at once, before torch is imported
     from rich.console import Console
 
     from keystone_robotics.compare.summary import summarise, summary_table, write_summary

@@ -10,6 +10,7 @@ import tyro
 
 from keystone_robotics.cli.flags import given, spec_flags
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.spec import merge, options_from_environment, spec_from
 
 if TYPE_CHECKING:
     from keystone_robotics.profiling import Profile
@@ -52,19 +53,6 @@ def run(
         out: folder for the table, profile.json and the figure; default out/profile/ and the policy's name, with the
             options, batch and number of clients if given.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from keystone_robotics.profiling.api import RESULT, check_arguments, profile
-    from keystone_robotics.profiling.store import ENOUGH, profiles_folder
-    from keystone_robotics.report.cost import draw_cost
-    from keystone_robotics.report.style import save
-    from keystone_robotics.spec import merge, options_from_environment, spec_from
-
-    try:
-        check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch, steps)
-    except (ValueError, TypeError) as error:
-        raise KeystoneError(str(error)) from None
     flags = merge(given(spec))
     for axis in ("k", "steps"):
         if axis in flags:
@@ -75,6 +63,18 @@ def run(
     attached.pop("k", None)
     steps = (wanted,) if (wanted := attached.pop("steps", None)) and not steps else steps
     name = str(spec_from(attached)) if attached else ""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from keystone_robotics.profiling.api import RESULT, check_arguments, profile
+    from keystone_robotics.profiling.store import ENOUGH, profiles_folder
+    from keystone_robotics.report.cost import draw_cost
+    from keystone_robotics.report.style import save
+
+    try:
+        check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch, steps)
+    except (ValueError, TypeError) as error:
+        raise KeystoneError(str(error)) from None
     folder = out or Path("out/profile") / _folder_name(policy, batch, concurrent, name)
     if any((folder / f"profile.{kind}").exists() for kind in ("md", "png", "svg")) and not (folder / RESULT).exists():
         raise KeystoneError(

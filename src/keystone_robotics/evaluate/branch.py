@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from keystone_robotics.attach import attach, detach
+from keystone_robotics.attachment import attach, detach
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.environments.benchmark import Array
 from keystone_robotics.errors import KeystoneError

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium
 import torch
 
-from keystone_robotics.attach import attach, detach, reattach
+from keystone_robotics.attachment import attach, detach, reattach
 from keystone_robotics.environments import Benchmark, find_benchmark
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard

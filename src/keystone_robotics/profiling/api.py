@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from keystone_robotics.attach import attach, attached, detach
+from keystone_robotics.attachment import attach, attached, detach
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import atomic_write
 from keystone_robotics.handle import Handle

@@ -86,7 +86,7 @@ def serve(task: dict[str, Any], orders: IO[str], answers: IO[str]) -> None:
     """Make rounds as ordered until the orders end."""
     import torch
 
-    from keystone_robotics.attach import attach, attached
+    from keystone_robotics.attachment import attach, attached
     from keystone_robotics.profiling.subject import load_subject, round_of
 
     torch.set_num_threads(task["threads"])

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from keystone_robotics.select.engine import BatchResult, check_seed
 from keystone_robotics.select.metrics import check_metric
-from keystone_robotics.select.rounds import as_candidates, refuse_invalid
+from keystone_robotics.select.rounds import as_candidates, is_tensor, refuse_invalid
 from keystone_robotics.select.rules import Rule, bind
 from keystone_robotics.select.selection import Selection
 from keystone_robotics.select.space import ActionSpace
@@ -85,10 +84,9 @@ def select(
 def _batched(candidates: Any, chunks: NDArray[Any], rule: str, result: BatchResult) -> Selection:
     indices, sizes, measures, _, _, made = result
     index = indices[:, 0]
-    if made is None and isinstance(candidates, torch.Tensor) and (candidates.requires_grad or not candidates.is_cpu):
+    if made is None and is_tensor(candidates) and (candidates.requires_grad or not candidates.is_cpu):
         # the winners stay where they are and keep their gradients
-        rows = torch.arange(len(index), device=candidates.device)
-        chunk = candidates[rows, torch.from_numpy(index).to(candidates.device)]
+        chunk = candidates[np.arange(len(index)), index]
     elif made is None:
         batch, k, steps, dims = chunks.shape
         # rows of one long list: a quarter of the time of indexing with two arrays
@@ -120,7 +118,9 @@ def _first_candidates(batch: int, k: int) -> NDArray[np.int64]:
 def _like(chunk: NDArray[Any], candidates: Any) -> Any:
     """Host numbers in the type, device and dtype of the candidates (float32 holds every float16 and bfloat16)."""
     example = candidates[0] if isinstance(candidates, (list, tuple)) else candidates
-    if isinstance(example, torch.Tensor):
+    if is_tensor(example):
+        import torch
+
         if example.dtype is torch.float32:
             chunk = chunk.astype(np.float32, copy=False)  # a third of the time of torch's conversion
         host = torch.from_numpy(chunk)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from keystone_robotics.errors import NoValidCandidate
@@ -111,7 +111,7 @@ class Round:
 
     def embed(self, chunks: NDArray[Any]) -> NDArray[np.float64]:
         """(..., T, D) other chunks in the same features, (..., N)."""
-        return self.layout.embed(torch.as_tensor(np.asarray(chunks, dtype=np.float64))).numpy()
+        return self.layout.embed(np.asarray(chunks, np.float64))
 
 
 def lowest(values: NDArray[np.float64]) -> int:
@@ -139,15 +139,20 @@ def as_candidates(candidates: Any, space: ActionSpace | None, metric: str, seed:
     return Candidates(array, features, space, metric, seed), batched
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a torch tensor. There is none where torch was not imported, so it is not imported here."""
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
 def _as_array(candidates: Any) -> NDArray[Any]:
     """float32 or float64, contiguous, on the host; shares memory with the input where possible.
 
     Arrays that are read-only (from JAX, from a socket) are copied: the kernel would be compiled once more for them.
     """
-    if isinstance(candidates, torch.Tensor):
-        if candidates.dtype is not torch.float32 and candidates.dtype is not torch.float64:
-            if not candidates.is_floating_point():
-                raise not_floating(candidates.dtype)
+    if is_tensor(candidates):
+        if not candidates.is_floating_point():
+            raise not_floating(candidates.dtype)
+        if candidates.dtype.itemsize < 4:  # bfloat16 has no numpy type
             candidates = candidates.float()
         array = candidates.numpy(force=True)  # detached and on the host; no copy if it is there already
     elif isinstance(candidates, np.ndarray):
@@ -164,7 +169,7 @@ def _as_array(candidates: Any) -> NDArray[Any]:
 
 def as_float64(value: Any) -> NDArray[np.float64]:
     """Numbers a caller gave beside the candidates: a tensor of any dtype and device, an array, nested lists."""
-    return np.asarray(value.detach().cpu().double() if isinstance(value, torch.Tensor) else value, dtype=np.float64)
+    return np.asarray(value.detach().cpu().double() if is_tensor(value) else value, dtype=np.float64)
 
 
 def _stack(chunks: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
@@ -189,12 +194,12 @@ def _float_array(array: NDArray[Any]) -> NDArray[Any]:
 def _embedded(chunks: NDArray[Any], space: ActionSpace) -> NDArray[Any]:
     """(B, K, N) the numbers that count; NaN throughout for a candidate with an unusable number anywhere."""
     layout = space.layout(*chunks.shape[2:])
-    whole = torch.from_numpy(chunks)
-    features = layout.embed(whole if layout.is_exact else whole.double()).contiguous()
-    usable = (whole.abs() < LARGEST).flatten(-2).all(-1)
-    if not bool(usable.all()):  # a number that does not count is still executed
-        features = torch.where(usable.unsqueeze(2), features, torch.nan)
-    return features.numpy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        usable = (np.abs(chunks) < LARGEST).all((-2, -1))
+        features = layout.embed(chunks if layout.is_exact else chunks.astype(np.float64))
+    if not usable.all():  # a number that does not count is still executed
+        features = np.where(usable[..., None], features, np.nan).astype(features.dtype)
+    return np.ascontiguousarray(features)
 
 
 def check_shape(shape: Sequence[int]) -> None:

@@ -102,6 +102,7 @@ def test_figure_1_is_drawn_and_counted(toy_workloads, tmp_path, monkeypatch):
 
 def test_figure_2_is_measured_on_one_policy_of_each_class(tmp_path, monkeypatch):
     monkeypatch.setattr(figure2, "KS", (1, 4))
+    monkeypatch.setattr(figure2, "QUICK_ROUNDS", 2)
     assert main(["reproduce", "figure2", "--quick", "--out", str(tmp_path)]) == 0
     written = tmp_path / "quick"
     found = json.loads((written / "figure2.json").read_text())["profiles"]

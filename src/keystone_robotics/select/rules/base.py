@@ -58,6 +58,11 @@ class FunctionRule(RoundRule):
     def name(self) -> str:  # type: ignore[override]
         return getattr(self.function, "__name__", type(self.function).__name__)
 
+    @property
+    def names(self) -> list[str]:
+        """Of its parameters, after the round."""
+        return list(inspect.signature(self.function).parameters)[1:]
+
     def __post_init__(self) -> None:
         try:
             inspect.signature(self.function).bind(None, **self.params)

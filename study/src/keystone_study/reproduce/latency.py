@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from keystone_robotics.attach import attach, detach, reattach
+from keystone_robotics.attachment import attach, detach, reattach
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.policies import load_agent
