@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from keystone_robotics.attach import attach, attached, detach
 from keystone_robotics.errors import KeystoneError, NoValidCandidate
 from keystone_robotics.handle import Handle, RoundEvent
+from keystone_robotics.named import factory
 from keystone_robotics.profiling import Profile, profile
 from keystone_robotics.select import (
     RULES,
@@ -45,6 +46,7 @@ __all__ = [
     "attach",
     "attached",
     "detach",
+    "factory",
     "profile",
     "select",
 ]

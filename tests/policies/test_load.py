@@ -129,15 +129,18 @@ def test_the_commit_of_a_hub_policy_is_part_of_its_fingerprint(tmp_path, monkeyp
 
 
 MINE = """
-from keystone_robotics.policies import load_agent
-def make(folder, device="unsaid"):
+from keystone_robotics import factory
+from keystone_robotics.policies import Agent, load_agent
+def make(folder, device="unsaid") -> Agent:
     agent = load_agent(folder)
     agent.said = device
     return agent
-def without(folder):
+def without(folder) -> 'Agent':
     return load_agent(folder)
+@factory
 def wrong():
     return 3
+@factory
 def fails():
     raise ValueError("no weights")
 """
