@@ -1,8 +1,8 @@
 """User objects by import name, ``package.module:name``: only the name is sent to worker processes and clusters.
 
-A name may come from a file that somebody else wrote, so nothing is called unless it was made for that (`factory`): a name of any
-other function, ``os:system``, is refused. Importing the module runs its code; modules on Python's path and in the current
-directory are trusted (docs/security.md).
+A name may come from a file that somebody else wrote, so nothing is called unless it was made for that (`factory`): any other
+function, ``os:system``, is refused. Importing the module runs its code; modules on Python's path and in the current directory
+are trusted (docs/security.md).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def factory(function: F) -> F:
 def make_named(name: str, kind: type[T], **offered: Any) -> T:
     """Import an object by name; if it makes such objects instead, call it with the options in the name (strings).
 
-    Called are subclasses of ``kind``, functions annotated to return one, and functions marked with `factory`; everything else is
-    refused before it is called. A built-in ``kind`` (tuple) is returned by functions of all sorts, so there only the mark counts.
+    Called are subclasses of ``kind``, functions annotated to return one, and functions marked with `factory`; everything else
+    is refused before it is called. Functions of all sorts return a built-in ``kind`` (tuple), so there only the mark counts.
 
     Args:
         name: see `is_reference`; modules in the current directory are found.

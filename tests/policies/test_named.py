@@ -91,7 +91,9 @@ def test_what_is_not_a_maker_is_refused_before_it_is_called(mine, load, name):
 
 
 def test_the_refusal_says_what_may_be_called(mine):
-    with pytest.raises(KeystoneError, match=r"the function hostile_module.touch, expected a Benchmark.*-> Benchmark.*factory"):
+    with pytest.raises(
+        KeystoneError, match=r"the function hostile_module.touch, expected a Benchmark.*-> Benchmark.*factory"
+    ):
         find_benchmark("hostile_module:touch?path=touched")
 
 
