@@ -42,8 +42,8 @@ def select(
         **params: of the rule, for example ``tau=0.3, clusters=2`` for "keystone".
 
     Returns:
-        A `Selection`. Its ``chunk`` is one of the inputs, whole, unless ``synthesised`` says otherwise, and always finite: where a
-        rule makes a chunk that is not (in the candidates' dtype), the candidate that the rule names is returned instead,
+        A `Selection`. Its ``chunk`` is one of the inputs, whole, unless ``synthesised`` says otherwise, and always finite:
+        where a rule makes a chunk that is not (in the candidates' dtype), the candidate that the rule names is returned instead,
         with a warning.
 
     Raises:
