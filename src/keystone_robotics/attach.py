@@ -167,6 +167,16 @@ def reattach(handle: Handle) -> None:
     vars(engine.owner)["_keystone"] = engine
 
 
+def refusal(policy: Any) -> str:
+    """Why KeyStone cannot be attached to a policy; empty if it can."""
+    try:
+        adapter, owner = find_adapter(policy)
+    except KeystoneError as error:
+        return str(error)
+    reason = adapter.refuse(owner)
+    return f"KeyStone cannot be attached to {adapter.name}: {reason}" if reason else ""
+
+
 def _check_free(policy: Any) -> None:
     if find_engine(policy) is not None:
         raise KeystoneError(

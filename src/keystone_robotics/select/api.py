@@ -43,8 +43,8 @@ def select(
 
     Returns:
         A `Selection`. Its ``chunk`` is one of the inputs, whole, unless ``synthesised`` says otherwise, and always finite:
-        where a rule makes a chunk that is not (in the candidates' dtype), the candidate that the rule names is returned instead,
-        with a warning.
+        where a rule makes a chunk that is not (in the candidates' dtype), the candidate that it names is returned instead, with
+        a warning.
 
     Raises:
         NoValidCandidate: if every candidate of a round was dropped.
