@@ -29,6 +29,7 @@ from keystone_robotics.sample.request import SampleRequest
 from keystone_robotics.sample.seeds import current_seeds, row_seeds, seeds_for_rows
 from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.timer import Mark, RoundTimer
+from keystone_robotics.sample.usage import Usage
 from keystone_robotics.sample.vectorise import sample_vectorised
 from keystone_robotics.select import Selection, select
 
@@ -128,6 +129,7 @@ class Engine:
     kept: dict[int, tuple[SeededRequest, str, int]] = field(default_factory=dict, repr=False)
     lock: Any = field(default_factory=threading.Lock, repr=False)
     checking: Any = field(default_factory=threading.RLock, repr=False)
+    usage: Usage = field(default_factory=Usage, repr=False)
     compiled: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict, repr=False)
     bypassed: dict[Any, Any] = field(default_factory=dict, repr=False)  # of `kit.bypass`
     _rehearsing: threading.local = field(default_factory=threading.local, repr=False)
@@ -403,12 +405,21 @@ class Engine:
         # be copied; kept rounds and compiled steps belong to the original.
         twin = memo[id(self)] = Engine.__new__(Engine)
         own = {
-            "lock": threading.Lock(), "checking": threading.RLock(), "_rehearsing": threading.local(),
+            "lock": threading.Lock(), "checking": threading.RLock(), "usage": Usage(), "_rehearsing": threading.local(),
             "kept": {}, "compiled": {}, "bypassed": {},
         }  # fmt: skip
         parts = {name: value for name, value in vars(self).items() if name not in own}
         vars(twin).update(copy.deepcopy(parts, memo), **own)
         return twin
+
+    def __reduce__(self) -> Any:
+        """A pickled policy is the policy alone: KeyStone stays behind."""
+        if self.own_steps:
+            raise KeystoneError(
+                f"this policy denoises in steps={self.steps} while KeyStone is attached, which would be saved with it: "
+                "keystone.detach(policy) first"
+            )
+        return type(None), ()
 
 
 def _describe(error: Exception) -> str:
