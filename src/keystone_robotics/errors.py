@@ -26,6 +26,14 @@ class NoValidCandidate(KeystoneError, ValueError):
     """
 
 
+class TooManyCandidates(KeystoneError, MemoryError):
+    """K candidates do not fit into the memory of the host.
+
+    >>> issubclass(TooManyCandidates, MemoryError)
+    True
+    """
+
+
 def nearest_name(name: object, known: Iterable[str]) -> str:
     """Suffix of an error message about an unknown name: the closest known name, then all of them.
 

@@ -171,3 +171,14 @@ def test_shipped_policies_can_be_loaded():
     for name, folder in shipped_policies().items():
         assert Path(folder).is_dir()
         assert load_agent(name).tasks
+
+
+def test_the_fingerprint_covers_subfolders(tmp_path):
+    """Backbones and tokenizers are saved in folders beside the weights."""
+    folder = save_random_flow(tmp_path / "policy")
+    seen = {checkpoint_fingerprint(str(folder))}
+    (folder / "backbone").mkdir()
+    for name, content in (("a.json", "{}"), ("a.json", "[]"), ("b.json", "[]")):
+        (folder / "backbone" / name).write_text(content)
+        seen.add(checkpoint_fingerprint(str(folder)))
+    assert len(seen) == 4

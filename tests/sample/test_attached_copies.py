@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import importlib
 import io
 import pickle
 import sys
@@ -47,6 +48,7 @@ class Site(torch.nn.Module):
 
 
 ONE = torch.zeros(1, 2)
+attach_module = importlib.import_module("keystone_robotics.attach")  # the name in the package is the function
 
 
 def is_plain(policy):
@@ -120,6 +122,41 @@ def test_detach_during_rounds_of_other_threads(kind):
 
     assert in_threads(4, work) == []
     assert is_plain(policy)
+
+
+def test_two_threads_attach_the_same_policy(monkeypatch):
+    """The second finds it attached, however long the first takes; otherwise both override it, and nobody can undo that."""
+    watch = attach_module.watch_methods
+    monkeypatch.setattr(attach_module, "watch_methods", lambda engine: (time.sleep(0.2), watch(engine)))
+    policy = build("diffusion")
+    own = type(policy.diffusion)
+    errors = in_threads(2, lambda _: keystone.attach(policy, k=2))
+    assert ["already" in str(error) for error in errors] == [True]
+    keystone.detach(policy)
+    assert type(policy.diffusion) is own
+    assert "_keystone" not in vars(policy.diffusion)
+
+
+def test_detach_in_the_middle_of_a_round():
+    policy = build("diffusion")
+    own = type(policy.diffusion)
+    keystone.attach(policy, k=2)
+    threads = []
+
+    def detach_now(*_):
+        if not threads:
+            threads.append(threading.Thread(target=keystone.detach, args=(policy,)))
+            threads[0].start()
+            threads[0].join(0.3)
+            assert threads[0].is_alive()  # waits for this round
+            assert type(policy.diffusion) is not own
+
+    policy.diffusion.unet.register_forward_pre_hook(detach_now)
+    policy.reset()
+    policy.select_action(batch("diffusion"))
+    threads[0].join(60)
+    assert keystone.attached(policy) is None
+    assert type(policy.diffusion) is own
 
 
 def test_a_listener_may_detach():
@@ -239,3 +276,63 @@ def test_a_deep_copy_stays_attached():
     keystone.detach(twin)
     assert is_plain(twin)
     assert keystone.attached(policy) == handle
+
+
+class Broken(Policy):
+    returns = None
+
+    def sample(self, context, noise):
+        return self.returns
+
+
+@pytest.mark.parametrize(
+    ("returns", "message"),
+    [
+        (None, "the sampler returned NoneType for K=4 and 1 observations: expected 4 chunks"),
+        (torch.zeros(0, 8, 2), r"the sampler returned shape \(0, 8, 2\) for K=4 and 1 observations: expected 4 chunks"),
+        (torch.zeros(4, 0, 2), "the sampler returned no numbers"),
+        (torch.zeros(()), r"the sampler returned shape \(\)"),
+    ],
+)
+def test_a_sampler_that_returns_nothing(returns, message):
+    policy = Broken()
+    policy.returns = returns
+    keystone.attach(policy, k=4, check=False)
+    with pytest.raises(KeystoneError, match=message):
+        policy(ONE)
+
+
+def test_more_candidates_than_memory():
+    policy = Policy()
+    keystone.attach(policy, k=10**13, check=False)
+    with pytest.raises(
+        KeystoneError, match=r"^K=10000000000000 candidates do not fit into the memory of this machine"
+    ) as raised:
+        policy(ONE)
+    assert isinstance(raised.value, MemoryError)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("rule", value) for value in (None, 3, "mediod", "medoid:k=4", lambda: 0, [], torch.nn.ReLU)),
+        *(
+            ("space", value)
+            for value in (7, {"dims": 7}, "dims=7", keystone.ActionSpace(dims=3), keystone.ActionSpace(steps=9))
+        ),
+        *(("execute", value) for value in (0, -1, 2.5, "8", True, 9)),
+        *(("metric", value) for value in (None, "l3", 2)),
+        *(("k", value) for value in (0, None, "auto", 2.0, True)),
+        *(("steps", value) for value in (0, 1.5, "2")),
+    ],
+)
+def test_wrong_settings_are_refused_when_assigned(name, value):
+    policy = Policy()
+    handle = keystone.attach(policy, k=4)
+    policy(ONE)
+    before = getattr(handle, name)
+    with pytest.raises((ValueError, TypeError, KeystoneError)) as raised:
+        setattr(handle, name, value)
+    assert "\n" not in str(raised.value)
+    assert getattr(handle, name) is before
+    policy(ONE)

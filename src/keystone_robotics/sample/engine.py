@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.errors import KeystoneError
+from keystone_robotics.errors import KeystoneError, TooManyCandidates
 from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.check import Comparison, DrawTrace, Finding, compare_with_plain, verify
 from keystone_robotics.sample.context import SamplingContext, coarsest_type
@@ -74,6 +74,12 @@ class SeededRequest:
                 stack.enter_context(preserve_rng(spec.device))
                 later = stack.enter_context(SeededDraws(self.seeds, k)).drawn
             candidates = method(noise, k)
+        if not isinstance(candidates, Tensor) or not candidates.ndim or len(candidates) != spec.batch * k:
+            what = f"shape {tuple(candidates.shape)}" if isinstance(candidates, Tensor) else type(candidates).__name__
+            raise KeystoneError(
+                f"the sampler returned {what} for K={k} and {spec.batch} observations: expected {spec.batch * k} chunks, a "
+                "tensor (B * K, T, D)"
+            )
         return candidates.reshape(spec.batch, k, *candidates.shape[1:]), (noise, *later)
 
 
@@ -278,6 +284,11 @@ class Engine:
                 if k == 1:
                     raise
                 k //= 2
+            except (MemoryError, RuntimeError) as error:
+                if not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
+                    raise
+                problem = f"K={k} candidates do not fit into the memory of this machine: give a smaller k"
+                raise TooManyCandidates(problem) from None
             else:
                 break
             if torch.cuda.is_available():
@@ -293,6 +304,10 @@ class Engine:
             raise KeystoneError(
                 f"the sampler returned chunks of shape {tuple(candidates.shape[2:])} for each observation: expected "
                 "(T, D), steps and action dimensions"
+            )
+        if not candidates.numel():
+            raise KeystoneError(
+                f"the sampler returned no numbers: candidates (B, K, T, D) of shape {tuple(candidates.shape)}"
             )
         return DrawTrace(candidates, noises, calls, path, self.wait(candidates.device))
 
