@@ -66,11 +66,11 @@ def check(database: sqlite3.Connection) -> int:
     _check_tables(database)
     problems = [row[0] for row in database.execute("PRAGMA quick_check")]
     if problems != ["ok"]:
-        raise sqlite3.DatabaseError(problems[0])
+        raise sqlite3.DatabaseError(problems[0].splitlines()[-1])  # the first line may be a heading
     version = database.execute("PRAGMA user_version").fetchone()[0]
     if version == 0:
         row = database.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-        version = int(row[0]) if row and row[0].isdigit() else None
+        version = int(row[0]) if row and row[0] in map(str, MIGRATIONS) else None
     if version != VERSION and version not in MIGRATIONS:
         raise UnknownVersion(version)
     return int(version)

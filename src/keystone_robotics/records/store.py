@@ -157,11 +157,15 @@ class Store:
                 f"{self.path} was written by another version of KeyStone: its schema is {error.version}, this version reads "
                 f"{min(schema.MIGRATIONS)} to {schema.VERSION}"
             ) from None
+        except UnicodeDecodeError:  # SQLite's message quotes the damaged bytes
+            raise KeystoneError(f"{self.path} is damaged: a name in it is not UTF-8") from None
         except sqlite3.OperationalError as error:
             if str(error) == "interrupted":
                 raise KeystoneError(f"{self.path} was not read within {READING_SECONDS:.0f} s") from None
             if "decode" in str(error):
-                raise KeystoneError(f"{self.path} is damaged: a row of the table holds text that is not UTF-8") from None
+                raise KeystoneError(
+                    f"{self.path} is damaged: a row of the table holds text that is not UTF-8"
+                ) from None
             raise KeystoneError(
                 f"cannot write to {self.path}: {error}. Stored episodes are safe; run the same command again to resume"
             ) from error
