@@ -1,4 +1,4 @@
-"""Names and values in somebody else's results: nothing reaches the terminal that does not print, and every error is one line."""
+"""Names and values in the results of others: only what prints reaches the terminal, and every error is one line."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""A short attack with `make fuzz`'s own targets; in a process of its own, so that a case that hangs fails instead of blocking."""
+"""A short attack with the targets of `make fuzz`, in a process of its own: a case that hangs fails instead of blocking."""
 
 import os
 import subprocess

@@ -189,7 +189,5 @@ def test_negative_strides(space, shape):
     "candidates", [[[[0.0, 1.0]], [[2.0, 3.0]]], [[np.zeros(2)], [np.zeros(2)]], [0.0, 1.0], ["a", "b"]]
 )
 def test_nested_lists_are_named(candidates):
-    with pytest.raises(
-        TypeError, match=r"a list of (list|float|str): .*numpy.asarray\(candidates, dtype=float\)"
-    ):
+    with pytest.raises(TypeError, match=r"a list of (list|float|str): .*numpy.asarray\(candidates, dtype=float\)"):
         keystone.select(candidates)
