@@ -94,7 +94,7 @@ def serve(task: dict[str, Any], orders: IO[str], answers: IO[str]) -> None:
     from keystone_robotics.profiling.subject import load_subject, round_of
 
     torch.set_num_threads(task["threads"])
-    policy, observation, call = load_subject(task["policy"], task["device"], task["batch"], task["trust"])
+    policy, observation, call = load_subject(task["policy"], task["device"], task["batch"], task.get("trust", False))
     handle = attached(policy) or attach(policy, k=1)
     prepare, act = round_of(policy, observation, call)
     inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
