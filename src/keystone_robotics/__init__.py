@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from keystone_robotics.errors import KeystoneError, NoValidCandidate
+from keystone_robotics.named import factory
 from keystone_robotics.select import (
     RULES,
     ActionSpace,
@@ -49,6 +50,7 @@ __all__ = [
     "attach",
     "attached",
     "detach",
+    "factory",
     "profile",
     "select",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -115,6 +115,9 @@ class Handle:
     def space(self, value: ActionSpace | None) -> None:
         if value is not None and not isinstance(value, ActionSpace):
             raise TypeError(f"space={value!r}: expected a keystone.ActionSpace or None")
+        replace(self.engine.selector, space=value)  # raises if the policy needs more than that
+        if value is not None and self.last is not None:
+            value.layout(*self.last.chunk.shape[-2:])  # raises if it does not fit the policy's chunks
         self.engine.selector.space = value
 
     @property
@@ -126,6 +129,9 @@ class Handle:
     def execute(self, value: int | None) -> None:
         if value is not None:
             whole("execute", value)
+            if self.last is not None and value > self.last.chunk.shape[-2]:
+                raise ValueError(f"execute={value}: the policy's chunks have {self.last.chunk.shape[-2]} steps")
+        replace(self.engine.selector, execute=value)  # raises if the policy needs it
         self.engine.selector.execute = value
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import logging
 import os
 import re
@@ -432,8 +431,8 @@ def options_from_text(text: str) -> dict[str, Any]:
 def options_from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """``KEYSTONE_K``, ``KEYSTONE_RULE``, … for each of `options`; blank means not given.
 
-    Other variables that begin with ``KEYSTONE_`` are ignored with one warning: Kubernetes injects some for a service called
-    keystone.
+    A variable that is one typo away from an option is an error. Others that begin with ``KEYSTONE_`` are not KeyStone's and are
+    ignored: Kubernetes injects ``KEYSTONE_SERVICE_HOST`` for a service called keystone, and OpenStack uses the name, too.
 
     Raises:
         KeystoneError: about the first variable that cannot be read.
@@ -445,7 +444,7 @@ def options_from_environment(environ: Mapping[str, str] = os.environ) -> dict[st
     known = {variable_of(name): name for name in options()}
     for variable in environ:
         if variable.startswith(PREFIX) and variable not in known and variable not in OTHER_VARIABLES:
-            _warn_unknown(variable, list(known))
+            _refuse_typo(variable, [*known, *OTHER_VARIABLES])
     return read_options({name: environ.get(variable) for variable, name in known.items()}, variable_of)
 
 
@@ -467,12 +466,26 @@ def variable_of(name: str) -> str:
     return PREFIX + name.upper()
 
 
-_warned: set[str] = set()
+def _refuse_typo(variable: str, known: list[str]) -> None:
+    meant = next((name for name in known if _one_typo_apart(variable[len(PREFIX) :], name[len(PREFIX) :])), None)
+    if meant is not None:
+        raise KeystoneError(f"{variable} in the environment is no option: did you mean {meant}?")
+    log.debug("%s in the environment is not KeyStone's: ignored", variable)
 
 
-def _warn_unknown(variable: str, known: list[str]) -> None:
-    if variable in _warned:
-        return
-    _warned.add(variable)
-    close = difflib.get_close_matches(variable[len(PREFIX) :], [name[len(PREFIX) :] for name in known], n=1, cutoff=0)
-    log.warning("KeyStone ignores %s in the environment: no option; the nearest is %s%s", variable, PREFIX, close[0])
+def _one_typo_apart(given: str, name: str) -> bool:
+    """Whether one letter was left out, added, exchanged with the next or, in a name of five letters or more, replaced.
+
+    Short names have neighbours of other meanings: TAU and TAG.
+
+    >>> [_one_typo_apart(given, name) for given, name in [("KK", "K"), ("RUEL", "RULE"), ("TAG", "TAU"), ("PORT", "K")]]
+    [True, True, False, False]
+    """
+    rest = name
+    while given and rest and given[0] == rest[0]:
+        given, rest = given[1:], rest[1:]
+    while given and rest and given[-1] == rest[-1]:
+        given, rest = given[:-1], rest[:-1]
+    if len(given) + len(rest) == 1 or (len(given) == 2 and given == rest[::-1]):
+        return True
+    return len(given) == len(rest) == 1 and len(name) >= 5

@@ -69,6 +69,7 @@ class Mine:
     def act(self, observation):
         return observation[:, None] + torch.randn(len(observation), 8, 2)
 
+@keystone.factory
 def make(batch=3, attach="no"):
     policy = Mine()
     if attach == "yes":

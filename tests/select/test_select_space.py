@@ -343,3 +343,9 @@ def test_selecting_in_a_space_is_selecting_among_its_features(layout, seed, metr
         assert known.index == plain.index
         np.testing.assert_array_equal(known.labels, plain.labels)
         assert known.spread == pytest.approx(plain.spread, rel=1e-9)
+
+
+@pytest.mark.parametrize("given", [{"gripper": {(1, 2): 0.5}}, {"scale": {(0,): 2.0}}])
+def test_an_entry_for_several_dimensions_is_refused(given):
+    with pytest.raises(TypeError, match="expected"):
+        ActionSpace(**given)

@@ -14,7 +14,7 @@ import torch
 
 from keystone_robotics.environments.benchmark import Benchmark
 from keystone_robotics.evaluate.config import EvaluationConfig
-from keystone_robotics.policies import load_agent
+from keystone_robotics.policies import Agent, load_agent
 from keystone_robotics.records import Store
 from keystone_robotics.spec import Spec
 from keystone_study.policies.flow import FlowConfig, FlowPolicy, save_flow
@@ -94,7 +94,7 @@ class Toy(Benchmark):
         return 12
 
 
-def dies_at_start(folder, parent):
+def dies_at_start(folder, parent) -> Agent:
     """A policy that can be loaded in one process alone, by its number."""
     if os.getpid() != int(parent):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from keystone_robotics import __version__
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.tables import printable
 
 #: The extra that provides an optional package.
 EXTRAS = {
@@ -80,5 +81,6 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _refuse(reason: str) -> int:
-    sys.stderr.write(f"keystone: {reason}\n")
+    lines = map(printable, reason.splitlines())  # a name in it may be somebody else's
+    sys.stderr.write("keystone: " + "\n".join(lines) + "\n")
     return 2

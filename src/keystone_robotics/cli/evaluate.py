@@ -27,6 +27,7 @@ def run(
     keep_rounds: bool = False,
     allow_untrained_tasks: bool = False,
     latency: bool = True,
+    trust_remote_code: bool = False,
     out: Path = Path("out/eval"),
     workers: int | None = None,
     ray: str | None = None,
@@ -57,6 +58,7 @@ def run(
         keep_rounds: store the candidates of every round.
         allow_untrained_tasks: also evaluate tasks that the policy was not trained on.
         latency: time one round at batch size 1 for the first observation of every episode (default); costs one round each.
+        trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install (docs/security.md).
         out: folder of the run.
         workers: processes on this machine (default 1), or shards at a time on Ray (default one per CPU).
         ray: run on a Ray cluster: "auto" finds the running one, "local" starts one here, or an address.
@@ -78,7 +80,7 @@ def run(
         "policy": policy, "env": env, "tasks": tasks, "arms": arm or None, "episodes": episodes, "repeats": repeats,
         "seed": seed, "shard": shard, "max_steps": max_steps, "execute": execute, "device": device,
         "keep_rounds": keep_rounds or None, "allow_untrained_tasks": allow_untrained_tasks or None,
-        "latency": None if latency else False,
+        "latency": None if latency else False, "trust_remote_code": trust_remote_code or None,
     }  # fmt: skip
     values = read_yaml(config) if config else {}
     values.update({name: value for name, value in given.items() if value is not None})

@@ -29,6 +29,7 @@ def run(
     rounds: int = 30,
     device: str | None = None,
     concurrent: int = 1,
+    trust_remote_code: bool = False,
     out: Path | None = None,
 ) -> None:
     """Measure latency and memory of a round against K (and denoising steps), and find the largest K worth having.
@@ -50,6 +51,7 @@ def run(
         rounds: measurements per K.
         device: where to run; default the checkpoint's.
         concurrent: clients that share the device; the others are processes that run rounds with the same K continuously.
+        trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install (docs/security.md).
         out: folder for the table, profile.json and the figure; default out/profile/ and the policy's name, with the
             options, batch and number of clients if given.
     """
@@ -92,7 +94,7 @@ def run(
             task = bar.add_task("", total=None)
             found = profile(
                 policy, k=k, steps=steps, tolerance=tolerance, budget_ms=budget_ms, batch=batch, rounds=rounds, device=device,
-                concurrent=concurrent, out=folder, progress=redraw, **attached,
+                concurrent=concurrent, trust_remote_code=trust_remote_code, out=folder, progress=redraw, **attached,
             )  # fmt: skip
     except KeyboardInterrupt:
         console.print("stopped: nothing was stored", style="bold yellow")

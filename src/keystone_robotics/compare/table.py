@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from keystone_robotics.compare.comparison import Comparison, Contrast, Rate
-from keystone_robotics.tables import as_text, from_columns, percent_bounds
+from keystone_robotics.tables import as_text, from_columns, percent_bounds, printable
 
 
 def lines(comparison: Comparison) -> list[str]:
     """For the terminal: the table, then pairing, tests, timing and errors; without the verdict."""
     one = comparison.overall
-    return [
+    text = [
         f"A  {comparison.a}  ({comparison.a_source})",
         f"B  {comparison.b}  ({comparison.b_source})",
         comparison.pairing.reason,
@@ -23,6 +23,7 @@ def lines(comparison: Comparison) -> list[str]:
         *_time(comparison),
         *_errors(one),
     ]
+    return [printable(line) for line in text]
 
 
 def _rows(comparison: Comparison) -> list[list[str]]:

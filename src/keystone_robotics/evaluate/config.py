@@ -67,6 +67,7 @@ class EvaluationConfig:
         keep_rounds: store the candidates of every round, for reports.
         allow_untrained_tasks: also tasks that the policy was not trained on.
         latency: time one round at batch size 1 for the first observation of every episode.
+        trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install.
         fingerprint: of the policy's files, which workers compare with what they find; None compares nothing.
     """
 
@@ -84,6 +85,7 @@ class EvaluationConfig:
     keep_rounds: bool = False
     allow_untrained_tasks: bool = False
     latency: bool = True
+    trust_remote_code: bool = False
     fingerprint: str | None = None
     first_episode: int = 0
 
@@ -171,7 +173,7 @@ def config_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -> 
         values["arms"] = tuple(_arm(arm) for arm in _listed("arms", values["arms"]))
     if not isinstance(values.get("device", ""), str):
         raise KeystoneError(f"device={values['device']!r}: expected a name")
-    for name in ("keep_rounds", "allow_untrained_tasks", "latency"):
+    for name in ("keep_rounds", "allow_untrained_tasks", "latency", "trust_remote_code"):
         if not isinstance(values.get(name, False), bool):
             raise KeystoneError(f"{name}={values[name]!r}: expected true or false")
     try:

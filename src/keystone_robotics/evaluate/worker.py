@@ -146,7 +146,8 @@ class Worker:
 def _load(settings: EvaluationConfig, benchmark: Benchmark) -> Agent:
     """The policy, prepared for the benchmark, after comparing its fingerprint with that of the evaluation."""
     with _as_setup_error(f"policy {settings.policy!r} cannot be loaded"):
-        agent = load_agent(settings.policy, settings.device)
+        trust = {"trust_remote_code": True} if settings.trust_remote_code else {}
+        agent = load_agent(settings.policy, settings.device, **trust)
     if settings.fingerprint is not None and settings.fingerprint != checkpoint_fingerprint(settings.policy):
         raise KeystoneError(
             f"policy {settings.policy!r} on {socket.gethostname()} differs from the one this evaluation was started with: "

@@ -85,13 +85,14 @@ def _record(name: str) -> dict[str, Any] | None:
         raise KeystoneError(f"{folder / RECORD} cannot be read: {error}") from error
 
 
-def load_agent(name: str, device: str | None = None) -> Agent:
+def load_agent(name: str, device: str | None = None, trust_remote_code: bool = False) -> Agent:
     """A policy, ready to plan.
 
     Args:
         name: a shipped policy, a folder written by ``keystone train`` or LeRobot, a LeRobot name on the hub, or
             ``package.module:function`` that returns an `Agent`.
         device: of the policy; default its checkpoint's. A function gets it as ``device``.
+        trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install (docs/security.md).
 
     Raises:
         KeystoneError: if it cannot be loaded on that device.
@@ -107,7 +108,7 @@ def load_agent(name: str, device: str | None = None) -> Agent:
     from keystone_robotics.policies.lerobot_agent import LeRobotAgent
 
     try:
-        return LeRobotAgent(str(folder or name), device, trained_on(name))
+        return LeRobotAgent(str(folder or name), device, trained_on(name), trust_remote_code)
     except KeystoneError as error:
         if folder is not None:
             raise

@@ -50,6 +50,7 @@ def profile(
     rounds: int = ROUNDS,
     device: str | None = None,
     concurrent: int = 1,
+    trust_remote_code: bool = False,
     call: Callable[[Any], object] | None = None,
     out: str | os.PathLike[str] | None = None,
     profiles: str | os.PathLike[str] | None = None,
@@ -76,6 +77,7 @@ def profile(
         device: where a policy given by name runs; default what its checkpoint says.
         concurrent: clients that share the device: ``concurrent - 1`` other processes make rounds with the same K all the
             time. Measured in turn with one client alone. Needs a policy given by name.
+        trust_remote_code: for a policy given by name: run code that a LeRobot checkpoint names but LeRobot did not install.
         call: how to call the policy; default ``policy.select_action(observation)``, else ``policy.infer(observation)``, else
             ``policy(observation)``.
         out: folder for profile.json.
@@ -114,7 +116,7 @@ def profile(
     if named:
         if observation is not None or call is not None:
             raise KeystoneError("a policy given by name comes with its observation: leave out observation and call")
-        policy, observation, call = load_subject(name, device, batch)
+        policy, observation, call = load_subject(name, device, batch, trust_remote_code)
     elif observation is None:
         raise KeystoneError("observation: give what the policy is called with, keystone.profile(policy, observation)")
     elif batch is not None or device is not None:
@@ -133,7 +135,8 @@ def profile(
         neighbours = None
         if concurrent > 1:
             threads = torch.get_num_threads()
-            neighbours = stack.enter_context(NeighbourProcesses(concurrent - 1, name, device, batch, threads))
+            others = NeighbourProcesses(concurrent - 1, name, device, batch, threads, trust_remote_code)
+            neighbours = stack.enter_context(others)
         stack.enter_context(preserve_rng(place))  # the caller's random numbers stay what they would have been
         subject = Subject(handle, *round_of(policy, observation, call), place)
         measured = measure(subject, schedule, neighbours, progress)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from keystone_robotics.errors import KeystoneError
+from keystone_robotics.errors import KeystoneError, TooManyCandidates
 from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.check import Comparison, DrawTrace, Finding, compare_with_plain, verify
 from keystone_robotics.sample.context import SamplingContext, coarsest_type
@@ -31,6 +31,7 @@ from keystone_robotics.sample.seeds import current_seeds, row_seeds, seeds_for_r
 from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.steps import call_at_steps, check_steps
 from keystone_robotics.sample.timer import Mark, RoundTimer
+from keystone_robotics.sample.usage import Usage
 from keystone_robotics.sample.vectorise import sample_vectorised
 from keystone_robotics.select import Selection, select
 
@@ -76,6 +77,12 @@ class SeededRequest:
                 stack.enter_context(preserve_rng(spec.device))
                 later = stack.enter_context(SeededDraws(self.seeds, k)).drawn
             candidates = method(noise, k)
+        if not isinstance(candidates, Tensor) or not candidates.ndim or len(candidates) != spec.batch * k:
+            what = f"shape {tuple(candidates.shape)}" if isinstance(candidates, Tensor) else type(candidates).__name__
+            raise KeystoneError(
+                f"the sampler returned {what} for K={k} and {spec.batch} observations: expected {spec.batch * k} chunks, a "
+                "tensor (B * K, T, D)"
+            )
         return candidates.reshape(spec.batch, k, *candidates.shape[1:]), (noise, *later)
 
 
@@ -130,6 +137,7 @@ class Engine:
     lock: Any = field(default_factory=threading.Lock, repr=False)
     checking: Any = field(default_factory=threading.RLock, repr=False)
     stepping: Any = field(default_factory=threading.RLock, repr=False)
+    usage: Usage = field(default_factory=Usage, repr=False)
     compiled: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict, repr=False)
     bypassed: dict[Any, Any] = field(default_factory=dict, repr=False)  # of `kit.bypass`
     _rehearsing: threading.local = field(default_factory=threading.local, repr=False)
@@ -286,6 +294,11 @@ class Engine:
                 if k == 1:
                     raise
                 k //= 2
+            except (MemoryError, RuntimeError) as error:
+                if not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
+                    raise
+                problem = f"K={k} candidates do not fit into the memory of this machine: give a smaller k"
+                raise TooManyCandidates(problem) from None
             else:
                 break
             if torch.cuda.is_available():
@@ -301,6 +314,10 @@ class Engine:
             raise KeystoneError(
                 f"the sampler returned chunks of shape {tuple(candidates.shape[2:])} for each observation: expected "
                 "(T, D), steps and action dimensions"
+            )
+        if not candidates.numel():
+            raise KeystoneError(
+                f"the sampler returned no numbers: candidates (B, K, T, D) of shape {tuple(candidates.shape)}"
             )
         return DrawTrace(candidates, noises, calls, path, self.wait(candidates.device))
 
@@ -430,12 +447,16 @@ class Engine:
         # be copied; kept rounds and compiled steps belong to the original.
         twin = memo[id(self)] = Engine.__new__(Engine)
         own = {
-            "lock": threading.Lock(), "checking": threading.RLock(), "stepping": threading.RLock(),
+            "lock": threading.Lock(), "checking": threading.RLock(), "stepping": threading.RLock(), "usage": Usage(),
             "_rehearsing": threading.local(), "kept": {}, "compiled": {}, "bypassed": {},
         }  # fmt: skip
         parts = {name: value for name, value in vars(self).items() if name not in own}
         vars(twin).update(copy.deepcopy(parts, memo), **own)
         return twin
+
+    def __reduce__(self) -> Any:
+        """A pickled policy is the policy alone: KeyStone stays behind."""
+        return type(None), ()
 
 
 def _describe(error: Exception) -> str:

@@ -190,6 +190,14 @@ def _whole(name: str, value: Any) -> int | tuple[int, ...]:
     return indices if isinstance(value, Iterable) else indices[0]
 
 
+def _one(name: str, dim: Any) -> int:
+    """The dimension that is a key of a mapping."""
+    whole = _whole(name, dim)
+    if not isinstance(whole, int):
+        raise TypeError(f"{name}={{{dim!r}: …}}: expected one dimension for each entry")
+    return whole
+
+
 def _checked_scale(scale: float | Sequence[float] | Mapping[int, float] | None) -> object:
     if scale is None:
         return None
@@ -197,7 +205,7 @@ def _checked_scale(scale: float | Sequence[float] | Mapping[int, float] | None) 
     try:
         if isinstance(scale, Mapping):
             values = [float(value) for value in scale.values()]
-            checked = dict(zip((_whole("scale", dim) for dim in scale), values, strict=True))
+            checked = dict(zip((_one("scale", dim) for dim in scale), values, strict=True))
         elif isinstance(scale, (int, float, numbers.Real)):
             checked = float(scale)
             values = [checked]
@@ -243,4 +251,4 @@ def _checked_gripper(gripper: object) -> object:
         threshold = isinstance(kind, numbers.Real) and not isinstance(kind, bool) and math.isfinite(kind)
         if kind != "logit" and not threshold:
             raise ValueError(f"gripper dimension {dim} is {kind!r}: expected 'logit' or a threshold such as 0.5")
-    return {_whole("gripper", dim): kind if kind == "logit" else float(kind) for dim, kind in gripper.items()}
+    return {_one("gripper", dim): kind if kind == "logit" else float(kind) for dim, kind in gripper.items()}
