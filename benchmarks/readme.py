@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 from benchmarks import fast_tables
 from benchmarks.harness import RESULTS, ROOT
@@ -26,22 +27,10 @@ def select_table() -> str:
     return "\n".join(lines)
 
 
-def main_table() -> str:
-    """Success on every workload, from ``main.json``, which ``keystone reproduce main`` wrote."""
-    path = RESULTS / "main.json"
-    if not path.exists():
-        return "(not run yet: `keystone reproduce main`)"
-    results = json.loads(path.read_text())
-    return as_markdown(results["overview"]) + "\n\n" + results["legend"]
-
-
-def confirm_table() -> str:
-    """The recommended rule on fresh states, from ``confirm.json``."""
-    path = RESULTS / "confirm.json"
-    if not path.exists():
-        return "(not run yet: `keystone reproduce confirm`)"
-    heading, *rows = json.loads(path.read_text())["overview"]
-    return as_markdown([row[:10] for row in (heading, *rows)]) + "\n"
+def main_study(*tables: str) -> str:
+    """Tables of ``main.json``, which ``keystone reproduce main`` wrote, and their legend."""
+    results = json.loads((RESULTS / "main.json").read_text())
+    return "\n\n".join([*(as_markdown(results[name]) for name in tables), results["legend"]])
 
 
 def throughput_line() -> str:
@@ -61,12 +50,12 @@ def throughput_line() -> str:
 #: The pages with tables, and the function that makes each table.
 PAGES = {
     "README.md": {
-        "main": main_table,
+        "main": partial(main_study, "short"),
         "throughput": throughput_line,
         "select": select_table,
         "denoise": fast_tables.short_denoise_table,
     },
-    "docs/study.md": {"main": main_table, "confirm": confirm_table},
+    "docs/study.md": {"main": partial(main_study, "claims", "overview")},
     "docs/fast.md": {
         "denoise": fast_tables.denoise_table,
         "whole-round": fast_tables.round_table,
