@@ -28,13 +28,13 @@ K_BEFORE_TUNING = 4
 
 
 class ResetOverride(SamplerOverride):
-    """On the policy itself, for rules that use the previous chunk: ``reset`` forgets it."""
+    """On the policy itself: ``reset`` starts a new episode, for listeners and for rules that use the previous chunk."""
 
     reset = Hook(lambda policy, own, *args, **kwargs: _reset(policy, own, *args, **kwargs))
 
 
 def _reset(policy: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    policy._keystone.selector.reset_history()
+    policy._keystone.reset_history()
     return own(*args, **kwargs)
 
 
@@ -158,13 +158,24 @@ def reattach(handle: Handle) -> None:
         for module, override in engine.adapter.overrides(engine.owner):
             put_on(module, override, engine)
         watch_methods(engine)
-        if engine.selector.rule.remembers and hasattr(engine.owner, "reset"):
-            put_on(engine.owner, ResetOverride, engine)
+        _watch_reset(engine)
         set_steps(engine, engine.steps)
     except Exception:
         take_off(engine)
         raise
     vars(engine.owner)["_keystone"] = engine
+
+
+def _watch_reset(engine: Engine) -> None:
+    """Override ``reset``, if the policy has one. Only rules that use the previous chunk depend on it."""
+    if not callable(getattr(engine.owner, "reset", None)):
+        return
+    try:
+        put_on(engine.owner, ResetOverride, engine)
+    except KeystoneError as error:
+        if engine.selector.rule.remembers:
+            raise
+        log.debug("KeyStone: reset of a %s is not watched: %s", type(engine.owner).__name__, error)
 
 
 def _check_free(policy: Any) -> None:

@@ -94,6 +94,8 @@ def evaluate(
         with ProgressDisplay(console, settings, _wanted(store, settings)) as progress:
             for result in executor(_for_workers(settings, fingerprint), missing):
                 store.add_shard(result.episodes, result.seconds)
+                if result.weights:
+                    store.note("weights", result.weights)
                 progress.add([one for one in result.episodes if one.key not in stored])
         episodes = _wanted(store, settings)
     return Evaluation(folder, arms, episodes, progress.done - progress.before, time.monotonic() - begin)

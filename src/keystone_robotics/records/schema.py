@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-VERSION = 3
+VERSION = 4
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -29,7 +29,7 @@ CREATE TABLE rounds (
     arm TEXT NOT NULL, task TEXT NOT NULL, repeat INTEGER NOT NULL, episode INTEGER NOT NULL, round INTEGER NOT NULL,
     step INTEGER NOT NULL, chosen INTEGER NOT NULL, synthesised INTEGER NOT NULL, consensus REAL NOT NULL,
     spread REAL NOT NULL, candidates BLOB NOT NULL, labels BLOB NOT NULL, actions BLOB NOT NULL,
-    dispersion REAL, median_distance REAL,
+    dispersion REAL, median_distance REAL, space TEXT, window TEXT,
     PRIMARY KEY (arm, task, repeat, episode, round)
 );
 """
@@ -57,7 +57,7 @@ def create(database: sqlite3.Connection) -> None:
 def check(database: sqlite3.Connection) -> int:
     """The version of a database, after checking that it is intact and that `Store` can read it.
 
-    Versions 2 and 3 are read by the same code: columns are read by name, and those added since are None.
+    Versions from 2 on are read by the same code: columns are read by name, and those added since are None.
 
     Raises:
         sqlite3.DatabaseError: if it is damaged or holds something else.
@@ -94,8 +94,13 @@ def _add_dispersion(database: sqlite3.Connection) -> None:
     database.execute("DELETE FROM meta WHERE key = 'schema'")
 
 
+def _add_space(database: sqlite3.Connection) -> None:
+    for column in ("space", "window"):
+        database.execute(f"ALTER TABLE rounds ADD COLUMN {column} TEXT")
+
+
 #: From a version to the next.
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _add_dispersion}
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _add_dispersion, 3: _add_space}
 
 
 def _set_version(database: sqlite3.Connection, version: int) -> None:
