@@ -9,6 +9,7 @@
 """
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from keystone_robotics.attach import attach, attached, detach
 from keystone_robotics.errors import KeystoneError, NoValidCandidate
@@ -24,6 +25,9 @@ from keystone_robotics.select import (
 )
 from keystone_robotics.spec import Spec
 
+if TYPE_CHECKING:
+    from keystone_robotics.monitor import Alarm
+
 try:
     __version__ = version("keystone-robotics")
 except PackageNotFoundError:  # a source tree on PYTHONPATH, not installed
@@ -32,6 +36,7 @@ except PackageNotFoundError:  # a source tree on PYTHONPATH, not installed
 __all__ = [
     "RULES",
     "ActionSpace",
+    "Alarm",
     "Handle",
     "KeystoneError",
     "NoValidCandidate",
@@ -48,3 +53,12 @@ __all__ = [
     "profile",
     "select",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`Alarm`, imported when it is used."""
+    if name == "Alarm":
+        from keystone_robotics.monitor import Alarm
+
+        return Alarm
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -34,7 +34,9 @@ class ResetOverride(SamplerOverride):
 
 
 def _reset(policy: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    policy._keystone.reset_history()
+    engine = vars(policy).get("_keystone")
+    if engine is not None:  # else an object that was constructed from an attached policy's class
+        engine.reset_history()
     return own(*args, **kwargs)
 
 

@@ -49,7 +49,7 @@ def main(args: Sequence[str] | None = None) -> int:
         from tyro.extras import SubcommandApp
     except ImportError:
         return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')
-    from keystone_robotics.cli import vla_eval
+    from keystone_robotics.cli import monitor, vla_eval
 
     commands = {
         name: importlib.import_module(f"keystone_robotics.cli.{module}").run for name, module in COMMANDS.items()
@@ -67,6 +67,10 @@ def main(args: Sequence[str] | None = None) -> int:
     app = SubcommandApp()
     for name, run in commands.items():
         app.command(name=name)(run)
+    alarms = SubcommandApp()
+    for name in ("calibrate", "evaluate", "scores"):
+        alarms.command(name=name)(getattr(monitor, name))
+    app.command(alarms, name="monitor", help="Alarms from the disagreement of candidates.")
     servers = SubcommandApp()
     servers.command(name="serve")(vla_eval.serve)
     servers.command(name="shim")(vla_eval.shim)

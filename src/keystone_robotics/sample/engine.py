@@ -318,9 +318,7 @@ class Engine:
 
     # ---- emit
 
-    def _seen(
-        self, candidates: Tensor, delay: int
-    ) -> tuple[tuple[Hashable, ...], ActionSpace | None, Window | None]:
+    def _seen(self, candidates: Tensor, delay: int) -> tuple[tuple[Hashable, ...], ActionSpace | None, Window | None]:
         """The last fields of a `RoundEvent`: episodes, space and window."""
         ids = self.episodes.ids(id(self), len(candidates))
         return ids, self.selector.space_for(candidates, delay), self.selector.window(delay)
