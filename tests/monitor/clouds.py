@@ -6,8 +6,8 @@ import torch
 from keystone_robotics.monitor.observed import Observed
 from keystone_robotics.monitor.run import EpisodeScores, RunScores
 from keystone_robotics.records import EpisodeRecord
-from keystone_robotics.sample.event import RoundEvent, RoundTimes
 from keystone_robotics.sample.adapter import Window
+from keystone_robotics.sample.event import RoundEvent, RoundTimes
 from keystone_robotics.select import select
 
 

@@ -1,5 +1,6 @@
 """The alarm as a listener: per episode and row, online as offline, and never at the cost of a round."""
 
+import json
 import logging
 import threading
 
@@ -13,6 +14,7 @@ import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.handle import Handle
+from keystone_robotics.integrations import attach_with_log
 from keystone_robotics.monitor import SCORES, Alarm, Calibration, read_run
 from keystone_robotics.monitor import alarm as alarm_module
 from keystone_robotics.monitor.conformal import smooth
@@ -314,11 +316,27 @@ def test_live_scores_are_those_of_the_stored_rounds(tmp_path, monkeypatch, relat
             assert np.isfinite(stored[1:]).all(), name
 
 
+def test_the_environment_subscribes_an_alarm_and_the_log_has_its_fields(tmp_path):
+    make(limit=0.3).calibration.save(tmp_path / "alarm.json")
+    files = {"KEYSTONE_ALARM": str(tmp_path / "alarm.json"), "KEYSTONE_LOG": str(tmp_path / "rounds.jsonl")}
+    policy = Policy()
+    attach_with_log(policy, keystone.Spec("medoid", 16), files)
+    rounds(policy, [CALM, WILD * 10])
+    line = json.loads((tmp_path / "rounds.jsonl").read_text())
+    assert line["alarm"] == [False, True]
+    assert line["alarm_limit"] == [0.3, 0.3]
+    assert line["alarm_reason"][0] is None
+    other = Policy()
+    with pytest.raises(KeystoneError, match="cannot read"):
+        attach_with_log(other, keystone.Spec("medoid", 16), {"KEYSTONE_ALARM": str(tmp_path / "none.json")})
+    assert keystone.attached(other) is None
+
+
 def test_it_is_public_and_loads_what_calibrate_writes(tmp_path):
     make().calibration.save(tmp_path / "alarm.json")
     alarm = keystone.Alarm.load(tmp_path / "alarm.json")
     assert alarm.calibration == make().calibration
     assert "dispersion high" in repr(alarm)
+    (tmp_path / "alarm.json").write_text("{")
     with pytest.raises(KeystoneError, match="is not JSON"):
-        (tmp_path / "alarm.json").write_text("{")
         keystone.Alarm.load(tmp_path / "alarm.json")

@@ -60,24 +60,24 @@ def test_a_band_follows_the_time_in_the_episode():
 def test_too_few_successes_are_refused_with_the_number_needed(n, rate, says):
     run = run_of(walks(np.random.default_rng(0), n))
     with pytest.raises(KeystoneError, match=says):
-        calibrate(run, false_alarms=rate)
+        calibrate(run, "dispersion", false_alarms=rate)
     more = run_of(walks(np.random.default_rng(0), needed(rate)))
-    assert calibrate(more, false_alarms=rate).n == needed(rate)
+    assert calibrate(more, "dispersion", false_alarms=rate).n == needed(rate)
     with pytest.raises(KeystoneError, match=f"{max(2 * needed(rate), 6)} are needed"):
-        calibrate(more, false_alarms=rate, kind="band")
+        calibrate(more, "dispersion", false_alarms=rate, kind="band")
 
 
 def test_a_rate_that_is_none_is_refused():
     for rate in (0.0, 1.0, -1.0, float("nan")):
         with pytest.raises(KeystoneError, match="expected a rate"):
-            calibrate(run_of(walks(np.random.default_rng(0), 30)), false_alarms=rate)
+            calibrate(run_of(walks(np.random.default_rng(0), 30)), "dispersion", false_alarms=rate)
 
 
 def test_the_direction_is_found_and_failures_may_be_less_dispersed():
     random = np.random.default_rng(0)
     for level, direction in ((1.5, "high"), (-1.5, "low")):
         series = [*walks(random, 60), *walks(random, 40, level)]
-        made = calibrate(run_of(series, [True] * 60 + [False] * 40), false_alarms=0.1)
+        made = calibrate(run_of(series, [True] * 60 + [False] * 40), "dispersion", false_alarms=0.1)
         assert made.direction == direction
         assert made.auroc[1] > 0.5
         assert (made.n, made.failures) == (60, 40)
@@ -92,8 +92,8 @@ def test_no_threshold_is_given_where_no_score_tells_failures():
     random = np.random.default_rng(1)
     run = run_of(walks(random, 80), [True] * 50 + [False] * 30)
     with pytest.raises(NoSeparation, match=r"AUROC 0\.\d+ \[.*no other score does.*--force"):
-        calibrate(run)
-    assert calibrate(run, force=True).auroc[1] <= 0.5
+        calibrate(run, "dispersion")
+    assert calibrate(run, "dispersion", force=True).auroc[1] <= 0.5
 
 
 def test_the_other_score_that_does_is_named():
@@ -103,12 +103,12 @@ def test_the_other_score_that_does_is_named():
     for one, values in zip(run.episodes, [*walks(random, 50), *walks(random, 30, 2.0)]):
         one.scores["stac"] = values
     with pytest.raises(NoSeparation, match="--score stac does"):
-        calibrate(run)
+        calibrate(run, "dispersion")
     assert calibrate(run, "stac").score == "stac"
 
 
 def test_without_failures_nothing_is_tested():
-    made = calibrate(run_of(walks(np.random.default_rng(0), 30)))
+    made = calibrate(run_of(walks(np.random.default_rng(0), 30)), "dispersion")
     assert (made.failures, made.auroc, made.direction) == (0, None, "high")
 
 
@@ -171,7 +171,7 @@ def test_auroc_without_both_outcomes_is_nan():
 
 
 def test_the_file_round_trips(tmp_path):
-    made = calibrate(run_of([*walks(np.random.default_rng(0), 60)], weights="abc"), kind="band")
+    made = calibrate(run_of([*walks(np.random.default_rng(0), 60)], weights="abc"), "dispersion", kind="band")
     made.save(tmp_path / "alarm.json")
     assert Calibration.load(tmp_path / "alarm.json") == made
 

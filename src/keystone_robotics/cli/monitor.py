@@ -11,6 +11,7 @@ import tyro
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.monitor.calibration import Kind
+from keystone_robotics.monitor.scores import DEFAULT_SCORE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,7 @@ Run = Annotated[Path, tyro.conf.Positional]
 
 def calibrate(
     run: Run,
-    score: str = "dispersion",
+    score: str = DEFAULT_SCORE,
     false_alarms: float = 0.05,
     window: int = 3,
     kind: Kind = "constant",

@@ -17,7 +17,7 @@ from keystone_robotics.handle import Handle
 from keystone_robotics.monitor.calibration import Calibration
 from keystone_robotics.monitor.conformal import window_mean
 from keystone_robotics.monitor.observed import Observed, observe
-from keystone_robotics.monitor.scores import SCORES
+from keystone_robotics.monitor.scores import find_score
 from keystone_robotics.policies.fingerprint import weights_fingerprint
 from keystone_robotics.sample.episodes import EpisodeRow
 from keystone_robotics.sample.event import RoundEvent
@@ -84,7 +84,7 @@ class Alarm:
     def __init__(self, calibration: Calibration) -> None:
         self.calibration = calibration
         self.mismatch = ""
-        self._score = SCORES[calibration.score]
+        self._score = find_score(calibration.score)
         self._episodes: OrderedDict[Hashable, _Episode] = OrderedDict()
         self._callbacks: list[tuple[object, Callable[[Ring], object]]] = []
         self._handle: Handle | None = None  # until the first round, in which it is compared with the calibration

@@ -12,7 +12,7 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import write_file
 from keystone_robotics.monitor.conformal import WINDOW, band_limit, constant_limit
 from keystone_robotics.monitor.run import RunScores
-from keystone_robotics.monitor.scores import SCORES, find_score
+from keystone_robotics.monitor.scores import DEFAULT_SCORE, SCORES, find_score
 from keystone_robotics.monitor.separation import Estimate, auroc
 
 VERSION = 1  #: of the file
@@ -25,7 +25,7 @@ class Calibration:
     """What ``alarm.json`` holds.
 
     Attributes:
-        score: a name in `SCORES`.
+        score: its name.
         direction: "high": high values are alarming; "low": low ones are.
         kind: "constant": one limit; "band": one for each round, the last for all later ones.
         limit: of the smoothed score, in the score's own units.
@@ -65,7 +65,6 @@ class Calibration:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        find_score(self.score)
         _expect(self.direction in get_args(Direction), "direction", self.direction, '"high" or "low"')
         _expect(self.kind in get_args(Kind), "kind", self.kind, '"constant" or "band"')
         _expect(bool(self.limit) and all(_is_number(one) for one in self.limit), "limit", self.limit, "finite numbers")
@@ -140,6 +139,7 @@ class Calibration:
                 values[name] = tuple(value)
         if not isinstance(values["score"], str):
             raise KeystoneError(f"score {values['score']!r}: expected a name")
+        find_score(values["score"])
         return cls(**values)
 
 
@@ -173,7 +173,7 @@ def find_direction(run: RunScores, score: str, window: int = WINDOW) -> tuple[Di
 
 def calibrate(
     run: RunScores,
-    score: str = "dispersion",
+    score: str = DEFAULT_SCORE,
     false_alarms: float = 0.05,
     window: int = WINDOW,
     kind: Kind = "constant",
@@ -185,7 +185,7 @@ def calibrate(
 
     Args:
         run: one arm of it.
-        score: a name in `SCORES`.
+        score: one that the run was scored with.
         false_alarms: share of successful episodes in which it may ring.
         window: rounds that the score is averaged over.
         kind: one limit, or one for each round.
@@ -195,7 +195,9 @@ def calibrate(
         NoSeparation: if the run has failures and the interval of the score's AUROC contains 0.5.
         KeystoneError: if there are too few successes, with the number needed.
     """
-    find_score(score)
+    if run.episodes and score not in run.episodes[0].scores:
+        find_score(score)
+        raise KeystoneError(f"the rounds of {run.source} were not scored with {score}")
     failures = run.failures()
     direction, separation = find_direction(run, score, window)
     tested = not math.isnan(separation.value)
@@ -206,11 +208,13 @@ def calibrate(
     make = constant_limit if kind == "constant" else band_limit
     limit = tuple(sign * value for value in make(successes, false_alarms, window))
     if not all(map(math.isfinite, limit)):
-        raise KeystoneError(
-            f"{score} says nothing in the rounds of {run.source}: "
-            + ("every chunk is executed to its end, so that successive ones do not overlap" if SCORES[score].compares
-               else "there are too few candidates")
-        )  # fmt: skip
+        compares = score in SCORES and SCORES[score].compares
+        why = (
+            "every chunk is executed to its end, so that successive ones do not overlap"
+            if compares
+            else "K is too small"
+        )
+        raise KeystoneError(f"{score} says nothing in the rounds of {run.source}: {why}")
     return Calibration(
         score=score,
         direction=direction,

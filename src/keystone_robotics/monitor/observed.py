@@ -47,9 +47,16 @@ class Observed:
     @functools.cached_property
     def candidates(self) -> Floats:
         """(n, T, N) the finite candidates: for each step the numbers that count, scaled and embedded as `space` says."""
-        chunks = torch.as_tensor(self.chunks).detach().float().cpu()[torch.from_numpy(self.labels >= 0)]
+        tensor = isinstance(self.chunks, torch.Tensor)
+        chunks = self.chunks.float().numpy(force=True) if tensor else np.asarray(self.chunks, np.float32)
+        if self.valid < len(chunks):
+            chunks = chunks[self.labels >= 0]
+        layout = self.layout
+        if layout.is_exact:  # a choice of dimensions: no need for the microseconds of torch
+            return np.asarray(chunks[..., list(layout.plain)], np.float64)
         n, steps, _ = chunks.shape
-        return replace(self.layout, steps=tuple(range(steps))).embed(chunks.double()).reshape(n, steps, -1).numpy()
+        whole = torch.from_numpy(np.asarray(chunks, np.float64))
+        return replace(layout, steps=tuple(range(steps))).embed(whole).reshape(n, steps, -1).numpy()
 
     @functools.cached_property
     def layout(self) -> Layout:

@@ -59,6 +59,25 @@ def auroc(episodes: Sequence[Series], whole: bool = False, seed: int = 0) -> Est
         whole: compare the highest scores of whole episodes instead, as most papers do; above 0.5 for noise.
         seed: of the bootstrap.
     """
+    return estimate(*_pooled_wins(episodes, whole, seed))
+
+
+def auroc_difference(a: Sequence[Series], b: Sequence[Series], seed: int = 0) -> Estimate:
+    """How much higher the AUROC of one score is than that of another on the same episodes; initial states are resampled
+    together.
+    """
+    if [(one.task, one.state) for one in a] != [(one.task, one.state) for one in b]:
+        raise ValueError("the episodes are not the same")
+    (wins, pairs), (others, other_pairs) = (_pooled_wins(one, False, seed) for one in (a, b))
+    known = (pairs > 0) & (other_pairs > 0)
+    if not known[0]:
+        return Estimate(np.nan, np.nan, np.nan)
+    difference = np.where(known, wins / np.maximum(pairs, 1) - others / np.maximum(other_pairs, 1), 0.0)
+    return estimate(difference, known.astype(np.float64))
+
+
+def _pooled_wins(episodes: Sequence[Series], whole: bool, seed: int) -> tuple[Floats, Floats]:
+    """(1 + RESAMPLES,) pairs that the failure wins, and all pairs of one task: of the data, then of resamples."""
     random = np.random.default_rng(seed)
     wins, pairs = np.zeros(RESAMPLES + 1), np.zeros(RESAMPLES + 1)
     for task in sorted({one.task for one in episodes}):
@@ -69,7 +88,7 @@ def auroc(episodes: Sequence[Series], whole: bool = False, seed: int = 0) -> Est
         succeeded = weights[:, [one.success for one in own]]
         wins += ((failed @ matrix) * succeeded).sum(1)
         pairs += failed.sum(1) * succeeded.sum(1)
-    return estimate(wins, pairs)
+    return wins, pairs
 
 
 def resampled_weights(episodes: Sequence[Any], random: np.random.Generator) -> Floats:

@@ -34,7 +34,10 @@ SCORES: dict[str, Score] = {
     )
 }
 
-__all__ = ["SCORES", "Score", "find_score"]
+#: Recommended where nothing else is known: the best of them on most workloads of docs/monitor.md.
+DEFAULT_SCORE = overlap_distance.SCORE.name
+
+__all__ = ["DEFAULT_SCORE", "SCORES", "Score", "find_score"]
 
 
 def find_score(name: str) -> Score:
