@@ -19,6 +19,7 @@ from keystone_robotics.monitor import SCORES, Alarm, Calibration, read_run
 from keystone_robotics.monitor import alarm as alarm_module
 from keystone_robotics.monitor.conformal import smooth
 from keystone_robotics.sample.episodes import EpisodeRow
+from keystone_robotics.sample.weights import weights_fingerprint
 from toy import save_random_flow, toy_settings
 
 
@@ -242,9 +243,7 @@ def test_threads_share_an_alarm():
 
 def calibrated_on(policy, spec="medoid:k=16", **given):
     handle = keystone.attach(policy, spec)
-    from keystone_robotics.policies.fingerprint import weights_fingerprint
-
-    found = {"weights": weights_fingerprint(handle), "spec": spec, "policy": "mine", **given}
+    found = {"weights": weights_fingerprint(handle.engine), "spec": spec, "policy": "mine", **given}
     keystone.detach(policy)
     return found
 

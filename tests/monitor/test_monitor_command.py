@@ -151,6 +151,14 @@ def test_an_alarm_for_something_else_is_noted(tmp_path, capsys):
         assert text in said
 
 
+def test_the_arm_of_the_calibration_is_evaluated(tmp_path, capsys):
+    alarm = tmp_path / "alarm.json"
+    Calibration("variance", "high", "constant", (0.5,), 3, 0.05, 19, spec="keystone:k=8").save(alarm)
+    run = store_run(tmp_path / "a", arms=("medoid:k=8", "keystone:k=8"))
+    assert main(["monitor", "evaluate", run, "--alarm", str(alarm)]) == 0
+    assert capsys.readouterr().out.startswith("keystone:k=8 in")
+
+
 def test_a_run_of_0_1_0_can_be_scored(old_run, caplog):
     with caplog.at_level(logging.WARNING):
         read = read_run(old_run, "keystone:k=4")

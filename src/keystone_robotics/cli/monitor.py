@@ -52,7 +52,7 @@ def calibrate(
 
     console = _console()
     find_score(score)
-    found = make(_read(run, arm, list(SCORES.values()), console), score, false_alarms, window, kind, force)
+    found = make(_read(run, arm, list(SCORES.values())), score, false_alarms, window, kind, force)
     found.save(out)
     alarming = ">" if found.direction == "high" else "<"
     limits = f"{found.limit[0]:.3g}" + ("" if found.kind == "constant" else f" … {found.limit[-1]:.3g}")
@@ -90,8 +90,10 @@ def evaluate(
     from keystone_robotics.tables import as_text
 
     console = _console()
+    if not alarm:
+        raise KeystoneError("no alarm was given: --alarm alarm.json")
     calibrations = [Calibration.load(path) for path in alarm]
-    read = _read(run, arm, [SCORES[one.score] for one in calibrations], console)
+    read = _read(run, arm, [SCORES[one.score] for one in calibrations], calibrations[0].spec)
     for path, one in zip(alarm, calibrations, strict=True):
         for note in _notes(one, read):
             console.print(f"note: {path}: {note}", style="bold yellow")
@@ -123,7 +125,7 @@ def scores(
     from keystone_robotics.tables import as_text
 
     console = _console()
-    read = _read(run, arm, list(SCORES.values()), console)
+    read = _read(run, arm, list(SCORES.values()))
     if not read.failures() or not read.successes():
         raise KeystoneError(
             f"{run}: {len(read.successes())} successes and {len(read.failures())} failures; both are needed to compare scores"
@@ -152,7 +154,7 @@ def _console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=True)
 
 
-def _read(run: Path, arm: str | None, scores: list[Score], console: Console) -> RunScores:
+def _read(run: Path, arm: str | None, scores: list[Score], prefer: str = "") -> RunScores:
     from rich.console import Console
     from rich.progress import Progress
 
@@ -160,7 +162,7 @@ def _read(run: Path, arm: str | None, scores: list[Score], console: Console) -> 
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("scoring rounds", total=None)
-        return read_run(run, arm, scores, lambda done, total: bar.update(task, completed=done, total=total))
+        return read_run(run, arm, scores, lambda done, total: bar.update(task, completed=done, total=total), prefer)
 
 
 def _notes(calibration: Any, read: RunScores) -> list[str]:

@@ -26,9 +26,10 @@ from keystone_robotics.evaluate.rollout import LiveEpisode, roll_out
 from keystone_robotics.handle import Handle
 from keystone_robotics.named import is_reference
 from keystone_robotics.policies import Agent, load_agent
-from keystone_robotics.policies.fingerprint import checkpoint_fingerprint, weights_fingerprint
+from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
 from keystone_robotics.policies.load import check_device, trained_for, trained_on
 from keystone_robotics.records import EpisodeRecord
+from keystone_robotics.sample.weights import weights_fingerprint
 from keystone_robotics.spec import Spec
 
 log = logging.getLogger("keystone")
@@ -109,7 +110,7 @@ class Worker:
     def _roll_out(self, shard: Shard) -> list[EpisodeRecord]:
         settings = self.settings
         with self._attached(shard.arm) as handle:
-            self._weights = self._weights or weights_fingerprint(handle)
+            self._weights = self._weights or weights_fingerprint(handle.engine)
             episodes = [
                 LiveEpisode(
                     number,

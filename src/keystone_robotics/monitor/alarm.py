@@ -18,9 +18,9 @@ from keystone_robotics.monitor.calibration import Calibration
 from keystone_robotics.monitor.conformal import window_mean
 from keystone_robotics.monitor.observed import Observed, observe
 from keystone_robotics.monitor.scores import find_score
-from keystone_robotics.policies.fingerprint import weights_fingerprint
 from keystone_robotics.sample.episodes import EpisodeRow
 from keystone_robotics.sample.event import RoundEvent
+from keystone_robotics.sample.weights import weights_fingerprint
 from keystone_robotics.spec import Spec
 
 log = logging.getLogger("keystone")
@@ -250,7 +250,7 @@ class Alarm:
 def mismatches(calibration: Calibration, handle: Handle, event: RoundEvent) -> list[str]:
     """How an attached policy differs from the one that an alarm was calibrated for."""
     found = []
-    weights = weights_fingerprint(handle) if calibration.weights else ""
+    weights = weights_fingerprint(handle.engine) if calibration.weights else ""
     if weights and weights != calibration.weights:
         found.append(f"the policy's weights are not those of {calibration.policy or 'the calibration'}")
     if calibration.spec:

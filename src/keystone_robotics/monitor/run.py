@@ -95,6 +95,7 @@ def read_run(
     arm: str | None = None,
     scores: Iterable[Score] = tuple(SCORES.values()),
     progress: Callable[[int, int], None] | None = None,
+    prefer: str = "",
 ) -> RunScores:
     """The scores of one arm of a run.
 
@@ -103,6 +104,7 @@ def read_run(
         arm: text of its Spec; None is the only one with more than one candidate.
         scores: which.
         progress: called with the number of episodes done and of all.
+        prefer: the arm to take if the run has it and none is given.
 
     Raises:
         KeystoneError: if there is no such run or arm, or it has no kept rounds.
@@ -114,7 +116,7 @@ def read_run(
             raise KeystoneError(
                 f"{folder} holds no rounds: roll out with `keystone eval --keep-rounds`, which stores the candidates"
             )
-        name = _choose_arm(store, stored, folder, arm)
+        name = _choose_arm(store, stored, folder, arm, prefer)
         own = [one for one in stored if one.arm == name]
         episodes: list[EpisodeScores] = []
         execute: list[int] = []
@@ -139,7 +141,7 @@ def read_run(
     )
 
 
-def _choose_arm(store: Store, stored: Sequence[EpisodeRecord], folder: Path, arm: str | None) -> str:
+def _choose_arm(store: Store, stored: Sequence[EpisodeRecord], folder: Path, arm: str | None, prefer: str) -> str:
     if not stored:
         raise KeystoneError(f"{folder} holds no episode yet: wait for the first shard")
     arms = sorted({one.arm for one in stored})
@@ -147,6 +149,8 @@ def _choose_arm(store: Store, stored: Sequence[EpisodeRecord], folder: Path, arm
         if arm not in arms:
             raise KeystoneError(f"{folder} has no arm {arm!r}: {nearest_name(arm, arms)}")
         return arm
+    if prefer in arms:
+        return prefer
     several = [name for name in arms if _candidates(store, stored, name) > 1]
     if not several:
         raise KeystoneError(f"{folder}: K = 1 in all arms ({', '.join(arms)}), and one candidate cannot disagree")

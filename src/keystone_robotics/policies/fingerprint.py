@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import torch
-
-from keystone_robotics.handle import Handle
 from keystone_robotics.policies.load import find_policy
 
 
@@ -26,27 +23,6 @@ def checkpoint_fingerprint(name: str) -> str:
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
-    return digest.hexdigest()[:16]
-
-
-#: Parameters, and numbers of each, that `weights_fingerprint` reads.
-PARAMETERS, NUMBERS = 64, 16
-
-
-def weights_fingerprint(handle: Handle) -> str:
-    """A hash of an attached policy in memory: names and shapes of its parameters, and some of their values, in bfloat16, so
-    that the precision it was loaded with does not matter. Empty for a policy that is not of torch.
-    """
-    engine = handle.engine
-    modules = [module for module, _ in engine.adapter.overrides(engine.owner) if isinstance(module, torch.nn.Module)]
-    named = [(name, weight) for module in modules for name, weight in module.named_parameters()]
-    if not named:
-        return ""
-    digest = hashlib.sha256(repr([(name, tuple(weight.shape)) for name, weight in named]).encode())
-    for name, weight in named[:: -(-len(named) // PARAMETERS)]:
-        flat = weight.detach().flatten()
-        some = flat[:: max(1, -(-len(flat) // NUMBERS))].to(torch.bfloat16).float().cpu()
-        digest.update(name.encode() + some.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
