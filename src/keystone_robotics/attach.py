@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from typing import Any, Literal
 
 from keystone_robotics.errors import KeystoneError
@@ -12,8 +11,9 @@ from keystone_robotics.handle import Handle
 from keystone_robotics.sample.adapter import find_adapter
 from keystone_robotics.sample.compiler import check_compiler
 from keystone_robotics.sample.engine import Engine
-from keystone_robotics.sample.override import Hook, SamplerOverride, find_engine, put_on, take_off, watch_methods
+from keystone_robotics.sample.override import find_engine, put_on, take_off, watch_methods
 from keystone_robotics.sample.paths import Paths
+from keystone_robotics.sample.resets import watch_reset
 from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.site import SiteAdapter
 from keystone_robotics.sample.steps import set_steps
@@ -25,19 +25,6 @@ log = logging.getLogger("keystone")
 
 #: Candidates per round with ``k="auto"`` before K is measured.
 K_BEFORE_TUNING = 4
-
-
-class ResetOverride(SamplerOverride):
-    """On the policy itself: ``reset`` starts a new episode, for listeners and for rules that use the previous chunk."""
-
-    reset = Hook(lambda policy, own, *args, **kwargs: _reset(policy, own, *args, **kwargs))
-
-
-def _reset(policy: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    engine = vars(policy).get("_keystone")
-    if engine is not None:  # else an object that was constructed from an attached policy's class
-        engine.reset_history()
-    return own(*args, **kwargs)
 
 
 def attach(
@@ -160,24 +147,13 @@ def reattach(handle: Handle) -> None:
         for module, override in engine.adapter.overrides(engine.owner):
             put_on(module, override, engine)
         watch_methods(engine)
-        _watch_reset(engine)
+        if engine.watches_reset or engine.selector.rule.remembers:
+            watch_reset(engine)
         set_steps(engine, engine.steps)
     except Exception:
         take_off(engine)
         raise
     vars(engine.owner)["_keystone"] = engine
-
-
-def _watch_reset(engine: Engine) -> None:
-    """Override ``reset``, if the policy has one. Only rules that use the previous chunk depend on it."""
-    if not callable(getattr(engine.owner, "reset", None)):
-        return
-    try:
-        put_on(engine.owner, ResetOverride, engine)
-    except KeystoneError as error:
-        if engine.selector.rule.remembers:
-            raise
-        log.debug("KeyStone: reset of a %s is not watched: %s", type(engine.owner).__name__, error)
 
 
 def _check_free(policy: Any) -> None:

@@ -13,6 +13,7 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.episodes import episode_scope
 from keystone_robotics.sample.event import Listener, RoundEvent
+from keystone_robotics.sample.resets import watch_reset
 from keystone_robotics.sample.seeds import seed_scope
 from keystone_robotics.sample.steps import set_steps
 from keystone_robotics.select import ActionSpace, Selection
@@ -167,8 +168,12 @@ class Handle:
         return self.engine.replay(number, k)
 
     def reset_history(self) -> None:
-        """Forget the previous chunk, at the start of an episode. An attached policy's own ``reset`` does the same."""
+        """Forget the previous chunk, at the start of an episode."""
         self.engine.reset_history()
+
+    def watch_reset(self) -> None:
+        """From now on the policy's own ``reset`` does the same, as it does with rules that use the previous chunk."""
+        watch_reset(self.engine)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keep these rows of the previous chunk, after other episodes of the batch have ended."""

@@ -11,6 +11,7 @@ from clouds import cloud, event_of
 from torch import nn
 
 import keystone_robotics as keystone
+from keystone_robotics.attach import reattach
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.handle import Handle
@@ -131,6 +132,11 @@ def test_reset_begins_new_episodes_where_nobody_names_them():
     assert "robot 7" in alarm.active
     keystone.detach(policy)
     assert type(policy) is Policy
+    reattach(handle)
+    policy.reset()
+    rounds(policy, [CALM])
+    assert set(alarm.active) == {"robot 7"}
+    keystone.detach(policy)
 
 
 def test_rows_keep_their_episodes_when_others_end():

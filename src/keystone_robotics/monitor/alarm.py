@@ -160,6 +160,7 @@ class Alarm:
     def on_subscribe(self, handle: Handle) -> None:
         """Called by `Handle.subscribe`. The policy is compared in its first round: weights may be loaded until then."""
         self.reset()
+        handle.watch_reset()
         self._handle, self.mismatch = handle, ""
 
     def __call__(self, event: RoundEvent) -> None:

@@ -99,6 +99,8 @@ class Engine:
         finding: result of the self-check; None before it.
         last: the selection of the last round.
         encoder_names: names of the adapter's encoder methods.
+        watches_reset: the policy's ``reset`` starts a new episode, see `watch_reset`.
+        episodes: which episode each row of a batch belongs to.
         overridden: (module, original class, class while attached), in order.
         own_steps: (object, attribute, the policy's own number of steps), of `set_steps`.
     """
@@ -123,6 +125,7 @@ class Engine:
     rounds: int = 0
     counters: Counters = field(default_factory=Counters)
     listeners: Listeners = field(default_factory=Listeners)
+    watches_reset: bool = False
     episodes: EpisodeRows = field(default_factory=EpisodeRows, repr=False)
     timer: RoundTimer = field(default_factory=RoundTimer, repr=False)
     overridden: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
