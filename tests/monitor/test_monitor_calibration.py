@@ -93,7 +93,9 @@ def test_no_threshold_is_given_where_no_score_tells_failures():
     run = run_of(walks(random, 80), [True] * 50 + [False] * 30)
     with pytest.raises(NoSeparation, match=r"AUROC 0\.\d+ \[.*no other score does.*--force"):
         calibrate(run, "dispersion")
-    assert calibrate(run, "dispersion", force=True).auroc[1] <= 0.5
+    forced = calibrate(run, "dispersion", force=True)
+    assert forced.auroc[1] <= 0.5
+    assert forced.direction == "high"  # not the one that is better by chance
 
 
 def test_the_other_score_that_does_is_named():

@@ -166,9 +166,11 @@ class NoSeparation(KeystoneError):
 
 
 def find_direction(run: RunScores, score: str, window: int = WINDOW) -> tuple[Direction, Estimate]:
-    """The direction in which a score tells failures from successes better, and how well; "high" without failures."""
+    """The alarming direction of a score, and how well it tells failures from successes in it. "high", unless low values
+    separate and do so better.
+    """
     high, low = (auroc(run.series(score, sign, window)) for sign in (1, -1))
-    return ("low", low) if low.value > high.value else ("high", high)
+    return ("low", low) if low.separates and low.value > high.value else ("high", high)
 
 
 def calibrate(

@@ -45,7 +45,7 @@ class AlarmRow:
     Attributes:
         arm: whose candidates it is computed from.
         score: its name.
-        direction: that told failures better on the states of the calibration.
+        direction: "high", unless low values told failures better on the states of the calibration.
         calibrated: AUROC there.
         tested: AUROC on the states of the test, in that direction.
         to_stac: the same minus that of STAC at K = 256 on the same episodes; None where episodes differ.

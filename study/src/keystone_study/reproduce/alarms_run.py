@@ -26,8 +26,8 @@ ABOUT = (
     f"Limits are calibrated on successful episodes from {STATES} initial states of each task (PushT: {5 * STATES}), for a rate "
     f"of false alarms of {100 * FALSE_ALARMS:g} %, and tried on as many others. `{WATCHED}` executes the first candidate, so "
     f"that its episodes are the policy's own, and the same as those of `{MANY}`. RND and logpZO see states instead of "
-    "candidates; they are fitted to the successes of half of the calibration's states. *Alarming*: the direction that told "
-    "failures better on the calibration's states. Δ: AUROC minus that of STAC at K = 256 on the same episodes. "
+    "candidates; they are fitted to the successes of half of the calibration's states. *Alarming*: high, unless low values "
+    "told failures better on the calibration's states. Δ: AUROC minus that of STAC at K = 256 on the same episodes. "
 ) + LEGEND
 
 
