@@ -33,6 +33,25 @@ def main_study(*tables: str) -> str:
     return "\n\n".join([*(as_markdown(results[name]) for name in tables), results["legend"]])
 
 
+def alarms_table() -> str:
+    """How well disagreement foretells failure, from ``alarms.json``, which ``keystone reproduce alarms`` wrote."""
+    path = RESULTS / "alarms.json"
+    if not path.exists():
+        return "(not run yet: `keystone reproduce alarms`)"
+    results = json.loads(path.read_text())
+    tables = [as_markdown(results[name]) for name in ("overview", "false_alarms")]
+    return "AUROC within task, on fresh states:\n\n" + "\n\nFalse alarms:\n\n".join(tables) + "\n\n" + results["legend"]
+
+
+def alarm_cost_table() -> str:
+    """Time of an alarm in a round, from ``monitor.json``."""
+    results = json.loads((RESULTS / "monitor.json").read_text())
+    heading = ["score", "µs", "× selecting"]
+    rows = [[row["case"], f"{row['microseconds']:.0f}", f"{row['ratio']:.2g}"] for row in results["rows"]]
+    machine = results["machine"]
+    return as_markdown([heading, *rows]) + f"\n\n({machine['cpu']}, one thread, torch {machine['torch']})"
+
+
 def throughput_line() -> str:
     """Episodes per second, from ``closed_loop.json``."""
     results = json.loads((RESULTS / "closed_loop.json").read_text())
@@ -56,6 +75,7 @@ PAGES = {
         "denoise": fast_tables.short_denoise_table,
     },
     "docs/study.md": {"main": partial(main_study, "claims", "overview")},
+    "docs/monitor.md": {"alarms": alarms_table, "cost": alarm_cost_table},
     "docs/fast.md": {
         "denoise": fast_tables.denoise_table,
         "whole-round": fast_tables.round_table,

@@ -37,6 +37,7 @@ MODULES = (
     "whole_round",
     "cost",
     "closed_loop",
+    "monitor",
 )
 
 

@@ -1,7 +1,8 @@
 """Timing on a shared machine.
 
 One thread, CPU time of that thread (``time.thread_time``), the variants interleaved within one run, and the median of the
-per-round ratios: other processes then disturb all variants alike. Absolute times are not reported anywhere.
+per-round ratios: other processes then disturb all variants alike. Absolute times depend on the machine; no test or regression
+check uses them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def main() -> int:
     if engine.compiled_kernel() is not None:
         sys.exit("the compiled kernel loaded without numba")
     failed = attempted = 0
-    for package in ("keystone_robotics.select", "keystone_robotics.sample"):
+    for package in ("keystone_robotics.select", "keystone_robotics.sample", "keystone_robotics.monitor"):
         if not importlib.util.find_spec(package):
             continue
         root = sys.modules.get(package) or importlib.import_module(package)

@@ -27,6 +27,7 @@ from keystone_robotics.spec import Spec
 if TYPE_CHECKING:
     from keystone_robotics.attachment import attach, attached, detach
     from keystone_robotics.handle import Handle, RoundEvent
+    from keystone_robotics.monitor import Alarm
     from keystone_robotics.profiling import Profile, profile
 
 try:
@@ -37,6 +38,7 @@ except PackageNotFoundError:  # a source tree on PYTHONPATH, not installed
 __all__ = [
     "RULES",
     "ActionSpace",
+    "Alarm",
     "Handle",
     "KeystoneError",
     "NoValidCandidate",
@@ -59,6 +61,7 @@ __all__ = [
 _LAZY = {
     **dict.fromkeys(("attach", "attached", "detach"), "attachment"),
     **dict.fromkeys(("Handle", "RoundEvent"), "handle"),
+    "Alarm": "monitor",
     **dict.fromkeys(("Profile", "profile"), "profiling"),
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
 from typing import Any, Literal
 
 from keystone_robotics.errors import KeystoneError
@@ -13,16 +12,9 @@ from keystone_robotics.handle import Handle
 from keystone_robotics.sample.adapter import find_adapter
 from keystone_robotics.sample.compiler import check_compiler
 from keystone_robotics.sample.engine import Engine
-from keystone_robotics.sample.override import (
-    Hook,
-    SamplerOverride,
-    find_engine,
-    objects_inside,
-    put_on,
-    take_off,
-    watch_methods,
-)
+from keystone_robotics.sample.override import find_engine, objects_inside, put_on, take_off, watch_methods
 from keystone_robotics.sample.paths import Paths
+from keystone_robotics.sample.resets import watch_reset
 from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.site import SiteAdapter
 from keystone_robotics.sample.steps import check_steps
@@ -37,17 +29,6 @@ _changing = threading.RLock()
 
 #: Candidates per round with ``k="auto"`` before K is measured.
 K_BEFORE_TUNING = 4
-
-
-class ResetOverride(SamplerOverride):
-    """On the policy itself, for rules that use the previous chunk: ``reset`` forgets it."""
-
-    reset = Hook(lambda policy, own, *args, **kwargs: _reset(policy, own, *args, **kwargs))
-
-
-def _reset(policy: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    policy._keystone.selector.reset_history()
-    return own(*args, **kwargs)
 
 
 def attach(
@@ -172,8 +153,8 @@ def reattach(handle: Handle) -> None:
             for module, override in engine.adapter.overrides(engine.owner):
                 put_on(module, override, engine)
             watch_methods(engine)
-            if engine.selector.rule.remembers and hasattr(engine.owner, "reset"):
-                put_on(engine.owner, ResetOverride, engine)
+            if engine.watches_reset or engine.selector.rule.remembers:
+                watch_reset(engine)
         except Exception:
             take_off(engine)
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +11,9 @@ from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.engine import Engine
+from keystone_robotics.sample.episodes import episode_scope
 from keystone_robotics.sample.event import Listener, RoundEvent
+from keystone_robotics.sample.resets import watch_reset
 from keystone_robotics.sample.seeds import seed_scope
 from keystone_robotics.select import ActionSpace, Selection
 from keystone_robotics.select.metrics import check_metric
@@ -155,8 +157,11 @@ class Handle:
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with a `RoundEvent` after every round; returns the function that removes it.
 
-        Any number of listeners. One that raises is logged and removed; the round continues.
+        Any number of listeners. One that raises is logged and removed; the round continues. If it has a method
+        ``on_subscribe``, that is called first, with this handle.
         """
+        if hasattr(listener, "on_subscribe"):
+            listener.on_subscribe(self)
         return self.engine.listeners.subscribe(listener)
 
     def seeded(self, seeds: Sequence[int] | Iterator[int] | int) -> AbstractContextManager[None]:
@@ -164,6 +169,12 @@ class Handle:
         iterator every row of every round takes the next.
         """
         return seed_scope(id(self.engine), seeds)
+
+    def for_episodes(self, ids: Sequence[Hashable] | Iterator[Hashable]) -> AbstractContextManager[None]:
+        """Within ``with handle.for_episodes([id, …]):`` listeners read in `RoundEvent.episodes` whose row each is; with an
+        iterator every row of every round takes the next. Without it the rows of the batch are episodes, until ``reset``.
+        """
+        return episode_scope(id(self.engine), ids)
 
     def rehearsal(self, *listeners: Listener) -> AbstractContextManager[None]:
         """Rounds within this block are not counted or remembered, and are reported to these listeners only: for warm-up and
@@ -177,8 +188,12 @@ class Handle:
 
     def reset_history(self) -> None:
         """Forget the previous chunk, at the start of an episode."""
-        self.engine.selector.reset_history()
+        self.engine.reset_history()
+
+    def watch_reset(self) -> None:
+        """From now on the policy's own ``reset`` does the same, as it does with rules that use the previous chunk."""
+        watch_reset(self.engine)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keep these rows of the previous chunk, after other episodes of the batch have ended."""
-        self.engine.selector.keep_rows(rows)
+        self.engine.keep_rows(rows)

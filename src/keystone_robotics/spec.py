@@ -56,7 +56,7 @@ BASELINE = "first"
 
 PREFIX = "KEYSTONE_"
 #: Variables of KeyStone that are no options: the log of rounds, stored profiles, checkouts for tests.
-OTHER_VARIABLES = ("KEYSTONE_LOG", "KEYSTONE_PROFILES", "KEYSTONE_UPSTREAM")
+OTHER_VARIABLES = ("KEYSTONE_ALARM", "KEYSTONE_LOG", "KEYSTONE_PROFILES", "KEYSTONE_UPSTREAM")
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ import torch
 
 import keystone_robotics as keystone
 from benchmarks import readme
+from keystone_robotics.monitor import Calibration
 from keystone_robotics.sample.families import ADAPTERS
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/select.md", "docs/adapters.md", "docs/profile.md"]
+PAGES = ["README.md", "docs/select.md", "docs/adapters.md", "docs/profile.md", "docs/monitor.md"]
 
 
 class Head(torch.nn.Module):
@@ -81,12 +82,18 @@ class Keystone:
 @pytest.mark.parametrize("source", list(examples()))
 def test_example_runs(source, adapters, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    calibration = Calibration("dispersion", "high", "constant", (0.5,), 3, 0.05, 19)
+    calibration.save(Path("alarm.json"))
     policy, batch = MyPolicy(), {"state": torch.zeros(1, 7)}
     names = {
         "keystone": Keystone(),
         "torch": torch,
         "policy": policy,
         "batch": batch,
+        "observation": batch,
+        "handle": attach_to_home_grown(MyPolicy()),
+        "alarm": keystone.Alarm(calibration),
         "candidates": np.random.default_rng(0).normal(size=(16, 50, 7)),
     }
     source = re.sub(r"^import .*keystone_robotics as keystone$", "", source, flags=re.MULTILINE)

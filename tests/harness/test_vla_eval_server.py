@@ -25,6 +25,7 @@ import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.integrations.vla_eval import wrap_server
 from keystone_robotics.integrations.vla_eval.options import ServeOptions
+from keystone_robotics.monitor import Calibration
 
 Wrapped = wrap_server(ReachServer)
 STATES = np.linspace([-1.0, -0.2], [0.5, 0.2], 6, dtype=np.float32)
@@ -181,6 +182,30 @@ def test_the_side_file_says_for_whom_what_was_chosen(tmp_path):
     for row, answer in enumerate(answers):
         assert answer["keystone"]["index"] == line["index"][row]
         assert answer["keystone"]["sizes"] == line["sizes"][row]
+
+
+def test_an_alarm_is_in_the_answers_of_its_episode(tmp_path):
+    alarm, log = tmp_path / "alarm.json", tmp_path / "rounds.jsonl"
+    Calibration("stac-single", "high", "constant", (1e-9,), 1, 0.05, 19).save(alarm)
+    server = Wrapped(keystone={"k": 4, "execute": 4, "space": {"dims": 2}, "alarm": str(alarm), "rounds": str(log)})
+    contexts = {number: session(server, number) for number in (0, 1, 2)}
+
+    def answers(*numbers):
+        asked = [{"state": STATES[number]} for number in numbers], [contexts[number] for number in numbers]
+        return [answer["keystone"]["alarm"] for answer in server.predict_batch(*asked)]
+
+    assert answers(0, 1) == [False, False]
+    assert answers(1, 2) == [True, False]  # other rows of the batch, the same episodes
+    assert answers(2, 0, 1) == [True, True, True]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["alarm"] for line in lines] == [[False, False], [True, False], [True, True, True]]
+    contexts[1] = SessionContext("session 1", "the next episode")
+    assert answers(1) == [False]
+
+
+def test_an_alarm_that_cannot_be_read_stops_the_server(tmp_path):
+    with pytest.raises(KeystoneError, match="cannot read"):
+        Wrapped(keystone={"k": 4, "alarm": str(tmp_path / "none.json")})
 
 
 def test_what_a_policy_is_asked_outside_predict_is_logged_without_an_episode(tmp_path):

@@ -18,6 +18,7 @@ from openpi_toys import ACTION_DIM, HORIZON, REAL_DIMS, JaxModel, Policy, TorchM
 import keystone_robotics as keystone
 from keystone_robotics.integrations.openpi import KeystonePolicy, main, wrap_policy
 from keystone_robotics.integrations.openpi_warm_up import synthetic_inputs, warm_up
+from keystone_robotics.monitor import Calibration
 
 
 @pytest.fixture
@@ -313,3 +314,23 @@ def test_the_command_needs_openpi(tmp_path, capsys):
     (tmp_path / "serve.py").write_text("")
     assert main([str(tmp_path / "serve.py")]) == 2
     assert "openpi cannot be imported here" in capsys.readouterr().err
+
+
+def test_an_alarm_is_in_the_reply_and_clients_have_their_own(policy):
+    alarm = keystone.Alarm(Calibration("stac-single", "high", "constant", (1e-9,), 1, 0.05, 19))
+    policy.handle.subscribe(alarm)
+    with serving(policy) as port:
+        clients = [WebsocketClientPolicy("127.0.0.1", port) for _ in range(2)]
+        replies = [
+            client.infer({**observation(), "keystone_episode": name})["keystone"]
+            for client, name in ((clients[0], "a"), (clients[1], 7), (clients[0], "a"), (clients[1], np.int64(8)))
+        ]
+        free = [clients[0].infer(observation())["keystone"] for _ in range(2)]
+        policy.reset()
+        free.append(clients[0].infer(observation())["keystone"])
+    assert policy._policy.seen == sorted(observation())
+    assert [reply["alarm"] for reply in replies] == [False, False, True, False]
+    assert replies[2]["alarm_reason"].startswith("round 1: stac-single")
+    assert set(alarm.active) == {"a"}
+    assert [reply["alarm"] for reply in free] == [False, True, False]  # without a name, until the reset
+    assert json.loads(json.dumps(replies)) == replies

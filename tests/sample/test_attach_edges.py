@@ -254,7 +254,7 @@ def wide(request, monkeypatch):
 
 def counted(handle, delay=0):
     """The steps and dimensions that count in a round."""
-    layout = handle.engine.selector._space(torch.zeros(1, 4, 12, 32), delay).layout(12, 32)
+    layout = handle.engine.selector.space_for(torch.zeros(1, 4, 12, 32), delay).layout(12, 32)
     return list(layout.steps), sorted({*layout.plain, *(dim for dim, _ in layout.grippers)})
 
 

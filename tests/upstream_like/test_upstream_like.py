@@ -270,7 +270,7 @@ def test_x_vla_must_be_told_its_dims() -> None:
 def counted(handle: Any, predict: Callable[[], Tensor]) -> tuple[int, int]:
     """How many steps and dimensions of a chunk count in distances."""
     predict()
-    layout = handle.engine.selector._space(predict()[:, None], 0).layout(*predict().shape[1:])
+    layout = handle.engine.selector.space_for(predict()[:, None], 0).layout(*predict().shape[1:])
     return len(layout.steps), len(layout.plain)
 
 
@@ -360,7 +360,7 @@ def test_real_time_chunking_of_groot_n17() -> None:
     handle = keystone.attach(policy, k=4)
     chunk = predict()
     assert torch.equal(chunk[:, :2], inputs["action"][:, 4:6])
-    assert list(handle.engine.selector._space(chunk[:, None], 2).steps) == list(range(2, 10))
+    assert list(handle.engine.selector.space_for(chunk[:, None], 2).steps) == list(range(2, 10))
     keystone.detach(policy)
 
 

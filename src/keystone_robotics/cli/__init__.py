@@ -27,6 +27,7 @@ COMMANDS = {
     "tune": "keystone_robotics.cli.tune:run",
     "compare": "keystone_robotics.cli.compare:run",
     "profile": "keystone_robotics.cli.profile:run",
+    "monitor": "keystone_robotics.cli.monitor:run",
     "recipes": "keystone_robotics.cli.recipes:run",
     "vla-eval": "keystone_robotics.cli.vla_eval:run",
 }

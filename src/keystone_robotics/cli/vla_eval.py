@@ -25,6 +25,7 @@ def serve(
     spec: tyro.conf.OmitArgPrefixes[SpecFlags],  # type: ignore[valid-type]
     site: str | None = None,
     rounds: str | None = None,
+    alarm: str | None = None,
     address: str | None = None,
     arg: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
 ) -> None:
@@ -39,10 +40,11 @@ def serve(
         spec: how candidates are drawn and one is selected; default execute: as many steps as the server executes.
         site: for an unsupported policy, the method that draws noise and returns chunks: _model.sample_actions.
         rounds: file to which every round appends a JSON line.
+        alarm: file of `keystone monitor calibrate`; every answer then has the alarm's fields.
         address: host:port to serve on.
         arg: further arguments of the server, KEY=VALUE; may be repeated.
     """
-    flags = {**given(spec), "site": site, "rounds": rounds}
+    flags = {**given(spec), "site": site, "rounds": rounds, "alarm": alarm}
     from keystone_robotics.integrations.vla_eval.command import read_target, serve_command, serve_environment
 
     wanted = read_target(target)

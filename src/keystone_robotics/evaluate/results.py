@@ -13,11 +13,12 @@ log = logging.getLogger("keystone")
 
 @dataclass(frozen=True)
 class ShardResult:
-    """All episodes of a shard, and the seconds it took."""
+    """All episodes of a shard, the seconds it took, and the `weights_fingerprint` of its policy, "" if unknown."""
 
     shard: Shard
     episodes: tuple[EpisodeRecord, ...]
     seconds: float
+    weights: str = ""
 
 
 def shard_keys(shard: Shard) -> list[EpisodeKey]:

@@ -192,7 +192,8 @@ def _plan(
         rounds: list[RoundEvent] = []
         unsubscribe = handle.subscribe(rounds.append)
         try:
-            with handle.seeded([episode.noise_seed(episode.rounds) for episode in episodes]):
+            ids = [(task, episode.repeat, episode.number) for episode in episodes]
+            with handle.seeded([episode.noise_seed(episode.rounds) for episode in episodes]), handle.for_episodes(ids):
                 chunks = agent.plan([episode.history for episode in episodes], [task] * len(episodes))
         finally:
             unsubscribe()
@@ -255,6 +256,8 @@ class _Row:
             synthesised=bool(selection.synthesised),
             spread=float(selection.spread[self.row]),
             actions=actions,
+            space=self.chosen.space,
+            window=self.chosen.window,
             **_statistics(selection, self.row),
         )
 

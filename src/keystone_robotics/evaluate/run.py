@@ -111,6 +111,8 @@ def roll_out_shards(
     stored = store.keys()
     for result in executor(settings, shards):
         store.add_shard(result.episodes, result.seconds)
+        if result.weights:
+            store.note("weights", result.weights)
         yield [one for one in result.episodes if one.key not in stored]
 
 

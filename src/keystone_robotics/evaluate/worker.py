@@ -29,6 +29,7 @@ from keystone_robotics.policies import Agent, load_agent
 from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
 from keystone_robotics.policies.load import check_device, trained_for, trained_on
 from keystone_robotics.records import EpisodeRecord
+from keystone_robotics.sample.weights import weights_fingerprint
 from keystone_robotics.spec import Spec
 
 log = logging.getLogger("keystone")
@@ -49,6 +50,7 @@ class Worker:
         self._task = ""
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._handles: dict[str, Handle] = {}  # by arm
+        self._weights = ""
 
     def run(self, shard: Shard) -> ShardResult:
         """Roll out one shard. Errors of the shard itself become errors of its episodes.
@@ -69,7 +71,7 @@ class Worker:
             return failed_shard(self.settings, shard, reason, time.perf_counter() - begin)
         if any(result.error for result in results):
             self.close()  # the error may have left the environments in a broken state
-        return ShardResult(shard, tuple(results), time.perf_counter() - begin)
+        return ShardResult(shard, tuple(results), time.perf_counter() - begin, self._weights)
 
     def check_arms(self) -> None:
         """Attach every arm once, without a round.
@@ -112,6 +114,7 @@ class Worker:
     def _roll_out(self, shard: Shard) -> list[EpisodeRecord]:
         settings = self.settings
         with self.attached(shard.arm) as handle:
+            self._weights = self._weights or weights_fingerprint(handle.engine)
             episodes = [
                 LiveEpisode(
                     number,

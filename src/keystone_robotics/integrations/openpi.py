@@ -30,10 +30,14 @@ from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.integrations.many_episodes import refuse_memory
 from keystone_robotics.integrations.openpi_warm_up import warm_up
 from keystone_robotics.integrations.round_log import BY_ROW, attach_with_log, summary
+from keystone_robotics.monitor.alarm import Alarm
 from keystone_robotics.spec import Spec, flag_of, options, options_from_environment, read_options, spec_from
 
 #: Key in an observation: the seed of this request's noise. Removed before the policy is called.
 SEED = "keystone_seed"
+
+#: Key in an observation: id of the client's episode. Removed before the policy is called.
+EPISODE = "keystone_episode"
 
 #: Key in a reply: the selection and its statistics.
 REPLY = "keystone"
@@ -60,7 +64,8 @@ class KeystonePolicy:
     """An openpi policy to which KeyStone is attached, for openpi's servers: `infer`, `reset` and `metadata` as before.
 
     Replies have the additional entry ``"keystone"``, of plain numbers and lists: openpi's `ActionChunkBroker` takes one row of
-    every array. With ``"keystone_seed": 7`` in an observation, equal observations get equal chunks.
+    every array. With ``"keystone_seed": 7`` in an observation, equal observations get equal chunks. An alarm tells clients and
+    episodes apart by ``"keystone_episode"`` in the observation, a text or a number; without it, `reset` starts a new episode.
 
     Attributes:
         handle: from `keystone.attach`.
@@ -73,6 +78,11 @@ class KeystonePolicy:
         handle.subscribe(self._note)
 
     @property
+    def alarm(self) -> Alarm | None:
+        """The alarm that is subscribed to the handle, if there is one; its fields are in every reply."""
+        return next((one for one in self.handle.engine.listeners.find(Alarm) if isinstance(one, Alarm)), None)
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """Sent to clients when they connect."""
         return dict(getattr(self._policy, "metadata", {}))
@@ -81,11 +91,18 @@ class KeystonePolicy:
         """The policy's reply to an observation, with ``"keystone"`` in it."""
         observation = dict(obs)
         seed = _whole_number(observation.pop(SEED, None))
+        episode = _episode(observation.pop(EPISODE, None))
         # One request at a time: rounds carry no request id.
-        with self._lock, contextlib.nullcontext() if seed is None else self.handle.seeded(seed):
+        with (
+            self._lock,
+            contextlib.nullcontext() if seed is None else self.handle.seeded(seed),
+            contextlib.nullcontext() if episode is None else self.handle.for_episodes([episode]),
+        ):
             self._event = None
             reply = dict(self._policy.infer(observation, **kwargs))
             reply[REPLY] = _plain(self._event)
+            if self.alarm is not None and self._event is not None:
+                reply[REPLY].update(self.alarm.as_fields(self._event.episodes[0]))
         return reply
 
     def warm_up(self) -> bool:
@@ -109,6 +126,11 @@ def _whole_number(seed: Any) -> int | None:
         return operator.index(seed)
     except TypeError:
         raise KeystoneError(f"{SEED}={seed!r} in the observation: expected a whole number") from None
+
+
+def _episode(value: Any) -> str | None:
+    """The id of an episode: text, a number, or a 0-d array of them."""
+    return None if value is None else str(value)
 
 
 def _plain(event: RoundEvent | None) -> dict[str, Any]:

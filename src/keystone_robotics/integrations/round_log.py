@@ -10,6 +10,7 @@ from typing import Any
 
 from keystone_robotics.attachment import attach
 from keystone_robotics.handle import Handle, RoundEvent
+from keystone_robotics.monitor.alarm import Alarm
 from keystone_robotics.spec import Spec
 
 #: Keys of a round's summary with one entry per row of the batch.
@@ -34,8 +35,9 @@ class RoundLog:
      'sampling_seconds', 'selection_seconds', 'sizes', 'spread']
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, alarm: Alarm | None = None) -> None:
+        """Append to a file; the fields of an alarm, if one is given, which must be subscribed before."""
+        self.path, self.alarm = Path(path), alarm
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, event: RoundEvent, **more: Any) -> None:
@@ -43,21 +45,31 @@ class RoundLog:
         if event.path == "own":
             return
         with self.path.open("a") as file:
-            file.write(json.dumps({**more, **summary(event)}) + "\n")
+            file.write(json.dumps({**more, **summary(event, self.alarm)}) + "\n")
 
 
 def attach_with_log(policy: Any, spec: Spec, environ: Mapping[str, str] = os.environ) -> Handle:
-    """`keystone.attach`; with ``KEYSTONE_LOG=path`` in the environment, every round appends a line to that file."""
+    """`keystone.attach`; with ``KEYSTONE_LOG=path`` in the environment, every round appends a line to that file, and
+    ``KEYSTONE_ALARM=alarm.json`` subscribes that alarm.
+
+    Raises:
+        KeystoneError: also if the alarm cannot be read.
+    """
+    path = environ.get("KEYSTONE_ALARM", "").strip()
+    alarm = Alarm.load(path) if path else None  # before anything is attached
     handle = attach(policy, spec)
+    if alarm is not None:
+        handle.subscribe(alarm)
     path = environ.get("KEYSTONE_LOG", "").strip()
     if path:
-        handle.subscribe(RoundLog(path))
+        handle.subscribe(RoundLog(path, alarm))
     return handle
 
 
-def summary(event: RoundEvent) -> dict[str, Any]:
-    """A round in plain numbers."""
+def summary(event: RoundEvent, alarm: Alarm | None = None) -> dict[str, Any]:
+    """A round in plain numbers, with one entry of an alarm's fields per row."""
     selection, times = event.selection, event.times
+    alarms = [] if alarm is None else [alarm.as_fields(episode) for episode in event.episodes]
     return {
         "round": event.number,
         "k": event.k,
@@ -67,4 +79,5 @@ def summary(event: RoundEvent) -> dict[str, Any]:
         "encoding_seconds": round(times.encode, 6),
         "sampling_seconds": round(times.sample, 6),
         "selection_seconds": round(times.select, 6),
+        **({name: [one[name] for one in alarms] for name in alarms[0]} if alarms else {}),
     }

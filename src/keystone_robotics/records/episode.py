@@ -8,6 +8,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from keystone_robotics.sample.adapter import Window
+from keystone_robotics.select import ActionSpace
+
 #: What identifies an episode of a run: arm, task, repeat, episode.
 EpisodeKey: TypeAlias = tuple[str, str, int, int]
 
@@ -28,6 +31,8 @@ class RoundRecord:
         actions: (n, A) executed actions in the environment's units.
         dispersion: `Selection.dispersion`; None in rounds stored by 0.1.0.
         median_distance: `Selection.median_distance`; None in rounds stored by 0.1.0.
+        space: `RoundEvent.space`; None if unknown.
+        window: `RoundEvent.window`; None if unknown.
     """
 
     number: int
@@ -41,6 +46,8 @@ class RoundRecord:
     actions: NDArray[np.float32]
     dispersion: float | None = None
     median_distance: float | None = None
+    space: ActionSpace | None = None
+    window: Window | None = None
 
 
 @dataclass(frozen=True)

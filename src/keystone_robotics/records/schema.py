@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-VERSION = 4
+VERSION = 5
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -29,7 +29,7 @@ CREATE TABLE rounds (
     arm TEXT NOT NULL, task TEXT NOT NULL, repeat INTEGER NOT NULL, episode INTEGER NOT NULL, round INTEGER NOT NULL,
     step INTEGER NOT NULL, chosen INTEGER NOT NULL, synthesised INTEGER NOT NULL, consensus REAL NOT NULL,
     spread REAL NOT NULL, candidates BLOB NOT NULL, labels BLOB NOT NULL, actions BLOB NOT NULL,
-    dispersion REAL, median_distance REAL, checksum INTEGER,
+    dispersion REAL, median_distance REAL, checksum INTEGER, space TEXT, window TEXT,
     PRIMARY KEY (arm, task, repeat, episode, round)
 );
 """
@@ -108,8 +108,13 @@ def _add_checksum(database: sqlite3.Connection) -> None:
         database.execute(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER")
 
 
+def _add_space(database: sqlite3.Connection) -> None:
+    for column in ("space", "window"):
+        database.execute(f"ALTER TABLE rounds ADD COLUMN {column} TEXT")
+
+
 #: From a version to the next.
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _add_dispersion, 3: _add_checksum}
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _add_dispersion, 3: _add_checksum, 4: _add_space}
 
 
 def _set_version(database: sqlite3.Connection, version: int) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ import numpy as np
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import atomic_write
+from keystone_robotics.option_values import check_space, write_space
 from keystone_robotics.records import schema
 from keystone_robotics.records.episode import EpisodeKey, EpisodeRecord, RoundRecord
 from keystone_robotics.records.lock import FolderLock
+from keystone_robotics.sample.adapter import Window
+from keystone_robotics.select import ActionSpace
 
 FILE = "episodes.sqlite"
 
@@ -192,6 +196,17 @@ class Store:
             database.execute("INSERT OR REPLACE INTO meta VALUES ('arms', ?)", (json.dumps(known),))
         return known
 
+    def note(self, key: str, value: str) -> None:
+        """Remember a text about the run."""
+        with self._translate_sqlite_errors(), self.database as database:
+            database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"note {key}", value))
+
+    def noted(self, key: str) -> str | None:
+        """What `note` remembered, or None."""
+        with self._translate_sqlite_errors():
+            row = self.database.execute("SELECT value FROM meta WHERE key = ?", (f"note {key}",)).fetchone()
+        return None if row is None else str(row[0])
+
     def add_session(self, versions: Mapping[str, str]) -> None:
         """Record the package versions that the following episodes are rolled out with."""
         begun = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -289,6 +304,8 @@ def _round(row: Mapping[str, Any]) -> RoundRecord:
         actions=_unpack(row["actions"]),
         dispersion=row.get("dispersion"),
         median_distance=row.get("median_distance"),
+        space=_read_space(row.get("space")),
+        window=_read_window(row.get("window")),
     )
 
 
@@ -334,7 +351,21 @@ def _round_row(key: EpisodeKey, one: RoundRecord) -> dict[str, Any]:
         "actions": _pack(one.actions),
         "dispersion": one.dispersion,
         "median_distance": one.median_distance,
+        "space": None if one.space is None else json.dumps(write_space(one.space), default=list),  # a range is a list
+        "window": None if one.window is None else json.dumps(asdict(one.window)),
     }
+
+
+def _read_space(text: str | None) -> ActionSpace | None:
+    return None if text is None else check_space("space", json.loads(text))
+
+
+def _read_window(text: str | None) -> Window | None:
+    if text is None:
+        return None
+    values = json.loads(text)
+    relative = values["relative"]
+    return Window(**{**values, "relative": None if relative is None else tuple(relative)})
 
 
 def _insert(database: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:

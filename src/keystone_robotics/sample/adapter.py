@@ -19,11 +19,13 @@ class Window:
         dims: real action dimensions, counted from the first; None if all are.
         start: first executed step.
         steps: number of executed steps.
+        relative: dimensions that are relative to the robot's position at the beginning of the chunk; None if unknown.
     """
 
     dims: int | None
     start: int
     steps: int
+    relative: tuple[int, ...] | None = None
 
 
 class Adapter:
@@ -126,6 +128,18 @@ class Adapter:
     def window(self, config: Any) -> Window | None:
         """The real dimensions and the executed steps, from the policy's current configuration."""
         return Window(int(config.action_feature.shape[0]), 0, int(config.n_action_steps))
+
+    def relative(self, config: Any) -> tuple[int, ...] | None:
+        """Dimensions of a chunk that are relative to the robot's position at its beginning; None if unknown.
+
+        Chunks of successive rounds cannot be compared there as they are. A configuration may name them as ``relative``.
+        """
+        named = getattr(config, "relative", None)
+        if isinstance(named, (tuple, list)):
+            return tuple(named)
+        # Which joints LeRobot's relative actions exclude is known by name only.
+        known = self.project == "LeRobot" and not getattr(config, "use_relative_actions", False)
+        return () if known else None
 
     def refuse(self, policy: Any) -> str:
         """Why this policy cannot be attached to (an option it was built with); empty if it can."""

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError, TooManyCandidates
-from keystone_robotics.sample.adapter import Adapter
+from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.check import Comparison, DrawTrace, Finding, compare_with_plain, verify
 from keystone_robotics.sample.context import SamplingContext, coarsest_type
 from keystone_robotics.sample.counters import Counters
+from keystone_robotics.sample.episodes import EpisodeRows
 from keystone_robotics.sample.event import Listener, Listeners, RoundEvent
 from keystone_robotics.sample.noise import SeededDraws, derive_seed, global_generator, initial_noise, preserve_rng
 from keystone_robotics.sample.paths import Paths
@@ -33,7 +34,7 @@ from keystone_robotics.sample.steps import call_at_steps, check_steps
 from keystone_robotics.sample.timer import Mark, RoundTimer
 from keystone_robotics.sample.usage import Usage
 from keystone_robotics.sample.vectorise import sample_vectorised
-from keystone_robotics.select import Selection, select
+from keystone_robotics.select import ActionSpace, Selection, select
 
 log = logging.getLogger("keystone")
 T = TypeVar("T")
@@ -108,6 +109,8 @@ class Engine:
         finding: result of the self-check; None before it.
         last: the selection of the last round.
         encoder_names: names of the adapter's encoder methods.
+        watches_reset: the policy's ``reset`` starts a new episode, see `watch_reset`.
+        episodes: which episode each row of a batch belongs to.
         overridden: (module, original class, class while attached), in order.
     """
 
@@ -131,6 +134,8 @@ class Engine:
     rounds: int = 0
     counters: Counters = field(default_factory=Counters)
     listeners: Listeners = field(default_factory=Listeners)
+    watches_reset: bool = False
+    episodes: EpisodeRows = field(default_factory=EpisodeRows, repr=False)
     timer: RoundTimer = field(default_factory=RoundTimer, repr=False)
     overridden: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
     kept: dict[int, tuple[SeededRequest, str, int]] = field(default_factory=dict, repr=False)
@@ -180,13 +185,14 @@ class Engine:
                 sampled = self.wait(candidates.device)
                 selection = select(candidates, "first")
                 times = self.timer.end(candidates.device, sampled, Mark.now().host - sampled.host)
+                seen = self._seen(candidates, 0)
             except Exception as error:  # for example a non-finite chunk, which is the policy's to handle with K = 1
                 log.debug("KeyStone: a round with K = 1 is not reported: %s", error)
                 return value
             with self.lock:
                 number = self.rounds
                 self.rounds += not self._is_rehearsal
-            listeners.emit(RoundEvent(number, (), candidates, selection, "own", 1, times))
+            listeners.emit(RoundEvent(number, (), candidates, selection, "own", 1, times, *seen))
         return value
 
     # ---- noise
@@ -345,13 +351,19 @@ class Engine:
 
     # ---- emit
 
+    def _seen(self, candidates: Tensor, delay: int) -> tuple[tuple[Hashable, ...], ActionSpace | None, Window | None]:
+        """The last fields of a `RoundEvent`: episodes, space and window."""
+        ids = self.episodes.ids(id(self), len(candidates))
+        return ids, self.selector.space_for(candidates, delay), self.selector.window(delay)
+
     def _finish(self, round: SeededRequest, trace: DrawTrace, selection: Selection, seconds: float) -> None:
         times = self.timer.end(trace.candidates.device, trace.sampled, seconds)
         self.path = trace.path
         k = trace.candidates.shape[1]
         # What outlives the round holds no autograd graph.
         kept = selection._replace(chunk=selection.chunk.detach())
-        event = RoundEvent(round.number, round.seeds, trace.candidates.detach(), kept, trace.path, k, times)
+        seen = self._seen(trace.candidates, round.request.delay)
+        event = RoundEvent(round.number, round.seeds, trace.candidates.detach(), kept, trace.path, k, times, *seen)
         with self.lock:
             if self.keep and not (self._is_rehearsal and self.k_given):
                 self.kept[round.number] = round, trace.path, k
@@ -366,6 +378,16 @@ class Engine:
         self.listeners.emit(event)
 
     # ---- used by the handle, overrides and listeners
+
+    def reset_history(self) -> None:
+        """Start a new episode in every row: the previous chunk is forgotten."""
+        self.selector.reset_history()
+        self.episodes.reset()
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keep these rows, after the other episodes of the batch have ended."""
+        self.selector.keep_rows(rows)
+        self.episodes.keep(rows)
 
     @staticmethod
     def wait(device: torch.device) -> Mark:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from keystone_robotics.select import Selection
+from keystone_robotics.sample.adapter import Window
+from keystone_robotics.select import ActionSpace, Selection
 
 log = logging.getLogger("keystone")
 
@@ -46,6 +47,9 @@ class RoundEvent:
         path: on which they were drawn: "fast", "plain", or "own" where the policy's own code ran untouched (K = 1).
         k: candidates per row; fewer than requested if memory ran out.
         times: of encoding, sampling and selecting.
+        episodes: one per row: whose round it is, see `Handle.for_episodes`; by default an `EpisodeRow`.
+        space: dimensions and steps that counted in distances; None if all did.
+        window: real dimensions and executed steps of the chunks; None if unknown.
     """
 
     number: int
@@ -55,6 +59,9 @@ class RoundEvent:
     path: str
     k: int
     times: RoundTimes
+    episodes: tuple[Hashable, ...] = ()
+    space: ActionSpace | None = None
+    window: Window | None = None
 
 
 Listener = Callable[[RoundEvent], object]

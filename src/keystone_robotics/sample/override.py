@@ -86,11 +86,12 @@ class Hook:
     def from_class(self, instance: Any) -> Any:
         """The method as defined by the object's class, uncompiled."""
         kind = type(instance)
-        holders = [base for base in kind.__mro__ if self._name in vars(base)]
-        place = next(place for place, base in enumerate(holders) if vars(base)[self._name] is self)
-        if place + 1 == len(holders):
+        found = [vars(base)[self._name] for base in kind.__mro__ if self._name in vars(base)]
+        # The hook is there twice in an object that was constructed from the class of an attached one, and attached itself.
+        below = [value for value in found[found.index(self) :] if value is not self]
+        if not below:
             raise AttributeError(f"{kind.__name__!r} object has no attribute {self._name!r}")
-        return vars(holders[place + 1])[self._name].__get__(instance, kind)
+        return below[0].__get__(instance, kind)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ class Selector:
     execute: int | None = None
     _previous: Tensor | None = field(default=None, repr=False)
     _completed: dict[Any, tuple[ActionSpace | None, ActionSpace]] = field(default_factory=dict, repr=False)
+    _windows: dict[tuple[Window, int], Window] = field(default_factory=dict, repr=False)
     _warned: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -47,9 +48,20 @@ class Selector:
 
     def select(self, candidates: Tensor, delay: int = 0) -> Selection:
         """One of the K candidates (B, K, T, D) of each row."""
-        rule, space = self._rule(len(candidates)), self._space(candidates, delay)
+        rule, space = self._rule(len(candidates)), self.space_for(candidates, delay)
         # A constant seed: with the round's, the selection of a row would depend on the other rows.
         return select(candidates, rule, space, seed=0, metric=self.metric)
+
+    def window(self, delay: int = 0) -> Window | None:
+        """Real dimensions and executed steps of a round whose first ``delay`` steps are fixed; None if unknown."""
+        window = self._window()
+        if window is None:
+            return None
+        known = self._windows.get((window, delay))
+        if known is None:
+            known = replace(window, start=window.start + delay, relative=self.adapter.relative(self.config))
+            self._windows[window, delay] = known
+        return known
 
     def remember(self, selection: Selection) -> None:
         """Store the selected chunk for rules that use the previous one."""
@@ -83,8 +95,8 @@ class Selector:
                 "dimensions and execute the steps that are executed before the next observation"
             )
 
-    def _space(self, candidates: Tensor, delay: int) -> ActionSpace | None:
-        """The caller's space, with defaults for the real dimensions and executed steps."""
+    def space_for(self, candidates: Tensor, delay: int = 0) -> ActionSpace | None:
+        """What counts in distances: the caller's space, with defaults for the real dimensions and executed steps."""
         given = self.space
         if given is not None and given.dims is not None and given.steps is not None:
             return given

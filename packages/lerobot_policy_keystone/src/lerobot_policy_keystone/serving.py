@@ -30,6 +30,13 @@ class KeystonePolicyServer(PolicyServer):
             self.logger.info(f"KeyStone compares the {config.n_action_steps} steps per chunk that the client executes")
         return answer
 
+    def Ready(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """A client has connected: a new episode begins."""
+        handle = keystone.attached(self.policy)
+        if handle is not None:
+            handle.reset_history()
+        return super().Ready(request, context)
+
 
 def serve(config: PolicyServerConfig) -> None:
     """Serve until SIGINT or SIGTERM."""

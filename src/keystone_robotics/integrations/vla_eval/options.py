@@ -1,4 +1,4 @@
-"""The `keystone:` block of a server's arguments: the fields of `Spec`, and two options of the server."""
+"""The `keystone:` block of a server's arguments: the fields of `Spec`, and three options of the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from keystone_robotics.integrations.many_episodes import refuse_memory
 from keystone_robotics.spec import Spec, options, options_from_environment, spec_from
 
 #: Options of a server that are not in `Spec`.
-SERVER_OPTIONS = ("site", "rounds")
+SERVER_OPTIONS = ("site", "rounds", "alarm")
+
+#: Those that are files, and their variables.
+FILES = {"rounds": "KEYSTONE_LOG", "alarm": "KEYSTONE_ALARM"}
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,13 @@ class ServeOptions:
         spec: how candidates are drawn and one is selected.
         site: for a policy without an adapter, the method to vectorise, as a path from the server: ``_model.sample_actions``.
         rounds: file to which every round appends a JSON line.
+        alarm: file of ``keystone monitor calibrate``; every answer then has the alarm's fields.
     """
 
     spec: Spec = field(default_factory=Spec)
     site: str | None = None
     rounds: str | None = None
+    alarm: str | None = None
 
     @classmethod
     def parse(cls, *blocks: object) -> ServeOptions:
@@ -59,13 +64,13 @@ class ServeOptions:
 
 
 def environment_block(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """A block from the ``KEYSTONE_…`` variables; ``KEYSTONE_LOG`` is the file of the rounds.
+    """A block from the ``KEYSTONE_…`` variables; ``KEYSTONE_LOG`` is the file of the rounds, ``KEYSTONE_ALARM`` of the alarm.
 
     >>> environment_block({"KEYSTONE_K": "8", "KEYSTONE_LOG": "rounds.jsonl"})
     {'k': 8, 'rounds': 'rounds.jsonl'}
     """
-    log = environ.get("KEYSTONE_LOG", "").strip()
-    return options_from_environment(environ) | ({"rounds": log} if log else {})
+    files = {name: environ.get(variable, "").strip() for name, variable in FILES.items()}
+    return options_from_environment(environ) | {name: path for name, path in files.items() if path}
 
 
 def _checked(block: object) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.integrations.round_log import BY_ROW, RoundLog, summary
 from keystone_robotics.integrations.vla_eval.find import NoPolicy, attach_to_server, holds_a_model
 from keystone_robotics.integrations.vla_eval.options import ServeOptions
+from keystone_robotics.monitor.alarm import Alarm
 from keystone_robotics.sample.noise import derive_seed
 from keystone_robotics.select.rules.checks import whole
 
@@ -41,6 +42,7 @@ class Serving:
     def __init__(self, options: ServeOptions) -> None:
         self.options = options
         self.handle: Handle | None = None
+        self.alarm = Alarm.load(options.alarm) if options.alarm else None
         self._log: RoundLog | None = None
         self._attaching = threading.Lock()
         self._episodes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
@@ -74,7 +76,9 @@ class Serving:
                 "KeyStone: %s has not loaded a model yet; attaching at the first observation", type(server).__name__
             )
             return
-        self._log = RoundLog(self.options.rounds) if self.options.rounds else None
+        if self.alarm is not None:
+            self.handle.subscribe(self.alarm)
+        self._log = RoundLog(self.options.rounds, self.alarm) if self.options.rounds else None
         self.handle.subscribe(self.record)
 
     def begin(self, config: dict[str, Any], context: Any) -> None:
@@ -88,7 +92,7 @@ class Serving:
         call = PredictCall(contexts)
         token = _current_call.set(call)
         try:
-            with self._seeded(contexts):
+            with self._seeded(contexts), self._named(contexts):
                 answers = list(predict())
         finally:
             _current_call.reset(token)
@@ -105,7 +109,7 @@ class Serving:
         if event.path == "own":  # K = 1: the server answers as it does without KeyStone
             return
         call = _current_call.get()
-        line = summary(event)
+        line = summary(event, self.alarm)
         if call is None:
             if self._log is not None:
                 self._log(event)
@@ -126,6 +130,12 @@ class Serving:
             "session": context.session_id,
             "id": context.episode_id,
         }
+
+    def _named(self, contexts: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+        """Rows belong to the episodes of the sessions, in their order."""
+        if self.handle is None:
+            return contextlib.nullcontext()
+        return self.handle.for_episodes(iter([(context.session_id, context.episode_id) for context in contexts]))
 
     def _seeded(self, contexts: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
         """With a seed, the noise of a row depends on the seed, episode and step, not on the batch or the order of requests."""
@@ -152,7 +162,10 @@ def _hash_of(episode: object) -> int:
 def _with_diagnostics(answers: list[Any], call: PredictCall) -> list[Any]:
     """Add the selections under "keystone", if there is one for each answer."""
     rows = [
-        {**{key: line[key] for key in ("round", "k", "rule")}, **{key: line[key][row] for key in BY_ROW}}
+        {
+            **{key: line[key] for key in ("round", "k", "rule")},
+            **{key: line[key][row] for key in (*BY_ROW, *(name for name in line if name.startswith("alarm")))},
+        }
         for line in call.rounds
         for row in range(len(line["index"]))
     ]

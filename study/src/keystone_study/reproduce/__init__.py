@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from keystone_study.reproduce.alarms_run import ALARM_WORKLOADS, reproduce_alarms
 from keystone_study.reproduce.experiment import EXPERIMENTS
 from keystone_study.reproduce.run import reproduce, reproduce_main
 from keystone_study.reproduce.search_run import REPORTED, reproduce_search
@@ -13,6 +14,7 @@ from keystone_study.reproduce.workloads import MAIN_WORKLOADS
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., Path]]] = {
     "main": (MAIN_WORKLOADS, reproduce_main),
     "search": (REPORTED, reproduce_search),
+    "alarms": (ALARM_WORKLOADS, reproduce_alarms),
     **{name: (one.workloads, partial(reproduce, one)) for name, one in EXPERIMENTS.items()},
 }
 

@@ -1,0 +1,23 @@
+"""Knowing when: scores of disagreement, alarms calibrated on successful episodes, and how well they do."""
+
+from keystone_robotics.monitor.alarm import Alarm, Ring
+from keystone_robotics.monitor.calibration import Calibration, NoSeparation, calibrate
+from keystone_robotics.monitor.detection import Detection, detect
+from keystone_robotics.monitor.observed import Observed
+from keystone_robotics.monitor.run import RunScores, read_run
+from keystone_robotics.monitor.scores import SCORES, Score
+
+__all__ = [
+    "SCORES",
+    "Alarm",
+    "Calibration",
+    "Detection",
+    "NoSeparation",
+    "Observed",
+    "Ring",
+    "RunScores",
+    "Score",
+    "calibrate",
+    "detect",
+    "read_run",
+]

@@ -1,0 +1,292 @@
+"""The alarm at run time: a listener of rounds that says when candidates disagree more than in successful episodes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.handle import Handle
+from keystone_robotics.monitor.calibration import Calibration
+from keystone_robotics.monitor.conformal import window_mean
+from keystone_robotics.monitor.observed import Observed, observe
+from keystone_robotics.monitor.scores import find_score
+from keystone_robotics.sample.episodes import EpisodeRow
+from keystone_robotics.sample.event import RoundEvent
+from keystone_robotics.sample.weights import weights_fingerprint
+from keystone_robotics.spec import Spec
+
+log = logging.getLogger("keystone")
+
+EPISODES = 1024  #: that an alarm remembers; those without a round for the longest time are forgotten first
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The first alarming round of an episode.
+
+    Attributes:
+        episode: id of the episode, as in `RoundEvent.episodes`.
+        round: of the episode, counted from 0.
+        value: of the score, averaged over the alarm's window.
+        limit: that it exceeded.
+        reason: in words.
+    """
+
+    episode: Hashable
+    round: int
+    value: float
+    limit: float
+    reason: str
+
+
+@dataclass
+class _Episode:
+    """What an alarm remembers of an episode."""
+
+    recent: deque[float]
+    rounds: int = 0
+    before: Observed | None = None
+    value: float = math.nan
+    ring: Ring | None = field(default=None)
+
+
+class Alarm:
+    """Rings once in an episode, when its score exceeds the calibrated limit. One alarm per attached policy.
+
+    ``handle.subscribe(alarm)``. What happens then is the caller's: `on` takes functions, `active` the episodes in which it has
+    rung. It never raises in a round: a failure inside is logged, and the round says nothing.
+
+    Attributes:
+        calibration: what ``alarm.json`` holds.
+        mismatch: how the policy it is subscribed to differs from the calibrated one; "" if not, or before the first round.
+
+    >>> import torch, keystone_robotics as keystone
+    >>> class Policy(torch.nn.Module):
+    ...     def act(self, scale):
+    ...         return scale * torch.randn(1, 8, 2) + torch.arange(8.0)[:, None]
+    >>> policy = Policy()
+    >>> alarm = Alarm(Calibration("dispersion", "high", "constant", (0.4,), 1, 0.05, 19))
+    >>> stop = keystone.attach(policy, k=16, rule="medoid", site="act", seed=0).subscribe(alarm)
+    >>> for scale in (0.1, 0.1, 10.0):
+    ...     chunk = policy.act(torch.tensor(scale))
+    >>> list(alarm.active.values())
+    ['round 2: dispersion 0.61 > 0.40']
+    """
+
+    def __init__(self, calibration: Calibration) -> None:
+        self.calibration = calibration
+        self.mismatch = ""
+        self._score = find_score(calibration.score)
+        self._episodes: OrderedDict[Hashable, _Episode] = OrderedDict()
+        self._callbacks: list[tuple[object, Callable[[Ring], object]]] = []
+        self._handle: Handle | None = None  # until the first round, in which it is compared with the calibration
+        self._lock = threading.Lock()
+        self._said: set[str] = set()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Alarm:
+        """From a file of ``keystone monitor calibrate``.
+
+        Raises:
+            KeystoneError: in one line, if it cannot be read.
+        """
+        return cls(Calibration.load(Path(path)))
+
+    def __repr__(self) -> str:
+        one = self.calibration
+        return f"<Alarm: {one.score} {one.direction}, false alarms {one.false_alarms:g}, rung in {len(self.active)} episodes>"
+
+    def on(self, callback: Callable[[Ring], object]) -> Callable[[], None]:
+        """Call a function with the `Ring` when an episode becomes alarming; returns the function that removes it.
+
+        It runs within the round, before the chunk is returned. One that raises is logged and stays.
+        """
+        if not callable(callback):
+            raise TypeError(f"callback {callback!r}: expected a function that takes a Ring")
+        entry = (object(), callback)
+        with self._lock:
+            self._callbacks.append(entry)
+
+        def remove() -> None:
+            with self._lock:
+                if entry in self._callbacks:
+                    self._callbacks.remove(entry)
+
+        return remove
+
+    @property
+    def active(self) -> dict[Hashable, str]:
+        """The reason, by id, for every episode in which it has rung, until the episode is forgotten."""
+        with self._lock:
+            return {name: one.ring.reason for name, one in self._episodes.items() if one.ring is not None}
+
+    def as_fields(self, episode: Hashable) -> dict[str, Any]:
+        """An episode's state after its last round, in JSON's types, for logs and replies.
+
+        ``alarm``: it has rung in this episode; ``alarm_score``: the averaged score, None if it says nothing;
+        ``alarm_limit``; ``alarm_reason``: None if it has not rung.
+        """
+        with self._lock:
+            one = self._episodes.get(episode)
+            value = math.nan if one is None else one.value
+            ring = None if one is None else one.ring
+            return {
+                "alarm": ring is not None,
+                "alarm_score": value if math.isfinite(value) else None,
+                "alarm_limit": self.calibration.limit_at(0 if one is None else max(one.rounds - 1, 0)),
+                "alarm_reason": None if ring is None else ring.reason,
+            }
+
+    def forget(self, episode: Hashable) -> None:
+        """End an episode; a later round with its id begins a new one."""
+        with self._lock:
+            self._episodes.pop(episode, None)
+
+    def reset(self) -> None:
+        """End all episodes."""
+        with self._lock:
+            self._episodes.clear()
+
+    # ---- as a listener
+
+    def on_subscribe(self, handle: Handle) -> None:
+        """Called by `Handle.subscribe`. The policy is compared in its first round: weights may be loaded until then."""
+        self.reset()
+        handle.watch_reset()
+        self._handle, self.mismatch = handle, ""
+
+    def __call__(self, event: RoundEvent) -> None:
+        """Update the episodes of a round; never raises."""
+        try:
+            self._compare_policy(event)
+            rings = self._update(event)
+        except Exception as error:
+            self._say_once(
+                f"{type(error).__name__}", "the alarm failed in round %d and says nothing: %r", event.number, error
+            )
+            return
+        for ring in rings:
+            log.warning("KeyStone alarm, episode %s: %s", _name(ring.episode), ring.reason)
+            for _, callback in list(self._callbacks):
+                try:
+                    callback(ring)
+                except Exception:  # noqa: PERF203 (the others must be called)
+                    log.exception("KeyStone: callback %r of an alarm failed", callback)
+
+    def _update(self, event: RoundEvent) -> list[Ring]:
+        rings = []
+        with self._lock:
+            self._forget_rows_before(event)
+            for episode, now in zip(event.episodes, observe(event)):
+                ring = self._round(episode, now)
+                if ring is not None:
+                    rings.append(ring)
+            while len(self._episodes) > max(EPISODES, len(event.episodes)):
+                self._episodes.popitem(last=False)
+        return rings
+
+    def _round(self, episode: Hashable, now: Observed) -> Ring | None:
+        calibration = self.calibration
+        one = self._episodes.get(episode)
+        if one is None:
+            one = self._episodes[episode] = _Episode(deque(maxlen=calibration.window))
+        self._episodes.move_to_end(episode)
+        if now.valid < self._score.least:
+            self._say_once(
+                "few", "the score %s needs %d finite candidates, a round had %d: it says nothing",
+                self._score.name, self._score.least, now.valid,
+            )  # fmt: skip
+        one.recent.append(self._score(now, one.before))
+        one.before = now if self._score.compares else None
+        one.value = window_mean(one.recent)
+        round, one.rounds = one.rounds, one.rounds + 1
+        if one.ring is not None or not calibration.exceeds(one.value, round):
+            return None
+        one.ring = Ring(episode, round, one.value, calibration.limit_at(round), self._reason(round, one, now))
+        return one.ring
+
+    def _reason(self, round: int, one: _Episode, now: Observed) -> str:
+        calibration = self.calibration
+        sign = ">" if calibration.direction == "high" else "<"
+        several = f" (mean of {len(one.recent)} rounds)" if len(one.recent) > 1 else ""
+        limit = calibration.limit_at(round)
+        digits = _digits(one.value, limit)
+        text = f"round {round}: {calibration.score} {one.value:{digits}}{several} {sign} {limit:{digits}}"
+        split = now.split()
+        return f"{text}; candidates split {split}" if ":" in split else text
+
+    def _forget_rows_before(self, event: RoundEvent) -> None:
+        """Rows of a batch that nobody named are new episodes after a reset."""
+        first = event.episodes[0] if event.episodes else None
+        if isinstance(first, EpisodeRow):
+            ended = [name for name in self._episodes if isinstance(name, EpisodeRow) and name.reset != first.reset]
+            for name in ended:
+                del self._episodes[name]
+
+    def _compare_policy(self, event: RoundEvent) -> None:
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
+        self.mismatch = "; ".join(mismatches(self.calibration, handle, event))
+        if self.mismatch:
+            log.warning(
+                "KeyStone: the alarm was calibrated for something else, and its rate of false alarms does not hold: %s",
+                self.mismatch,
+            )
+
+    def _say_once(self, key: str, text: str, *args: object) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            log.warning("KeyStone: " + text, *args)
+
+
+def mismatches(calibration: Calibration, handle: Handle, event: RoundEvent) -> list[str]:
+    """How an attached policy differs from the one that an alarm was calibrated for."""
+    found = []
+    weights = weights_fingerprint(handle.engine) if calibration.weights else ""
+    if weights and weights != calibration.weights:
+        found.append(f"the policy's weights are not those of {calibration.policy or 'the calibration'}")
+    if calibration.spec:
+        try:
+            then = Spec.parse(calibration.spec)
+        except KeystoneError:
+            found.append(f"its Spec {calibration.spec!r} is unknown here")
+        else:
+            now = Spec(
+                rule=handle.rule,
+                k=event.k,
+                steps=handle.steps,
+                temperature=handle.engine.temperature,
+                metric=handle.metric,
+            )
+            for name in ("rule", "params", "k", "steps", "temperature", "metric"):
+                before, after = getattr(then, name), getattr(now, name)
+                if before != after:
+                    found.append(f"{name} was {_plain(before)}, now {_plain(after)}")
+    executed = None if event.window is None else event.window.steps
+    if None not in (executed, calibration.execute) and executed != calibration.execute:
+        found.append(f"{calibration.execute} steps of a chunk were executed, now {executed}")
+    return found
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"{key}={item}" for key, item in value) or "none"
+    return "the policy's own" if value is None else str(value)
+
+
+def _name(episode: Hashable) -> str:
+    return f"row {episode.row}" if isinstance(episode, EpisodeRow) else str(episode)
+
+
+def _digits(*values: float) -> str:
+    """Two decimals, or two significant digits where that shows nothing."""
+    return ".2f" if all(abs(value) >= 0.05 or value == 0 for value in values) else ".2g"

@@ -1,0 +1,75 @@
+"""``keystone reproduce alarms`` on a toy benchmark, and the scores of states."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from keystone_robotics.cli import main
+from keystone_robotics.records import Store
+from keystone_study.reproduce import alarms, alarms_run, state_scores
+from keystone_study.reproduce.state_scores import STATE_SCORES
+from keystone_study.reproduce.workloads import Workload
+from toy import save_random_flow, table
+
+
+@pytest.fixture
+def toy_workload(tmp_path, monkeypatch):
+    policy = str(save_random_flow(tmp_path / "policy", horizon=8))
+    toy = Workload("pusht", "Toy", policy, f"toy:Toy?folder={tmp_path}", 4, 1, "", ("reach",))
+    monkeypatch.setattr(alarms_run, "WORKLOADS", {"pusht": toy})
+    monkeypatch.setattr(alarms, "ARMS", {**alarms.ARMS, alarms.MANY: ("stac",)})
+    monkeypatch.setattr(alarms, "STATES", 3)
+    monkeypatch.setattr(state_scores, "FITTING_STEPS", 5)
+
+
+def test_all_scores_are_calibrated_on_some_states_and_tried_on_others(toy_workload, tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ["reproduce", "alarms", "--workloads", "pusht", "--out", str(out)]
+    assert main(command) == 0
+    found = json.loads((out / "alarms-pusht.json").read_text())
+    (workload,) = found["workloads"]
+    assert {row["score"] for row in workload["rows"]} >= {"dispersion", "stac", "rnd", "logpzo"}
+    folder = out / "runs/pusht/alarms"
+    halves = [table(folder / split / "first-k-16") for split in ("calibration", "test")]
+    assert not {row.initial_seed for row in halves[0]} & {row.initial_seed for row in halves[1]}
+    # The executed candidate does not depend on K: the same episodes, so that scores can be compared on them.
+    many = table(folder / "test" / "first-k-256")
+    assert [(row.initial_state, row.success, row.steps) for row in many] == [
+        (row.initial_state, row.success, row.steps) for row in halves[1]
+    ]
+    assert all(row["to_stac"] is not None for row in workload["rows"] if row["arm"].startswith("first"))
+    page = (out / "alarms-pusht.md").read_text()
+    assert "| `first:k=256` | stac |" in page
+    assert "states | rnd" in page
+    (out / "alarms-pusht.json").unlink()
+    for path in folder.rglob("episodes.sqlite"):
+        path.unlink()  # scores and states are stored: nothing is rolled out or read again
+    assert main(command) == 0
+    assert json.loads((out / "alarms-pusht.json").read_text()) == found
+
+
+def test_replayed_states_are_those_of_the_episode(toy_workload, tmp_path):
+    out = tmp_path / "out"
+    assert main(["reproduce", "alarms", "--quick", "--workloads", "pusht", "--out", str(out)]) == 0
+    place = out / "quick/runs/pusht/alarms/test/first-k-16"
+    stored = np.load(place / "states.npz")
+    with Store(place) as store:
+        for number, one in enumerate(store.episodes()):
+            actions = [np.zeros((0, 2))]
+            for state, kept in zip(stored[str(number)], store.rounds(one.key), strict=True):
+                moved = 0.2 * np.concatenate(actions).sum(0)
+                np.testing.assert_allclose(state[:2], stored[str(number)][0][:2] + moved, atol=1e-5)
+                actions.append(kept.actions)
+
+
+@pytest.mark.parametrize("name", sorted(STATE_SCORES))
+def test_scores_of_states_are_higher_away_from_what_they_were_fitted_to(name, monkeypatch):
+    monkeypatch.setattr(state_scores, "FITTING_STEPS", 400)
+    torch.manual_seed(0)
+    states = torch.randn(500, 3) * torch.tensor([1.0, 0.1, 1.0])
+    score = STATE_SCORES[name](states)
+    with torch.no_grad():
+        near, far = score(torch.randn(200, 3) * torch.tensor([1.0, 0.1, 1.0])), score(torch.randn(200, 3) + 3.0)
+    assert far.median() > 3 * near.median()
