@@ -42,7 +42,7 @@ def calibrate(
 
     Args:
         run: folder of a `keystone eval --keep-rounds`.
-        score: which score (default dispersion); `keystone monitor scores RUN` compares them.
+        score: which score (default overlap-distance); `keystone monitor scores RUN` compares them.
         false_alarms: share of the successful episodes in which it may ring; 0.05 needs 19 successes, 0.1 needs 9.
         window: rounds that the score is averaged over.
         kind: constant: one limit; band: one for each round of an episode, which needs twice as many successes.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from keystone_robotics.sample.adapter import Window
 from keystone_robotics.select import ActionSpace
+
+if TYPE_CHECKING:
+    from keystone_robotics.sample.adapter import Window  # imports torch, which takes seconds
 
 #: What identifies an episode of a run: arm, task, repeat, episode.
 EpisodeKey: TypeAlias = tuple[str, str, int, int]

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,8 +22,10 @@ from keystone_robotics.option_values import check_space, write_space
 from keystone_robotics.records import schema
 from keystone_robotics.records.episode import EpisodeKey, EpisodeRecord, RoundRecord
 from keystone_robotics.records.lock import FolderLock
-from keystone_robotics.sample.adapter import Window
 from keystone_robotics.select import ActionSpace
+
+if TYPE_CHECKING:
+    from keystone_robotics.sample.adapter import Window
 
 FILE = "episodes.sqlite"
 
@@ -363,6 +365,8 @@ def _read_space(text: str | None) -> ActionSpace | None:
 def _read_window(text: str | None) -> Window | None:
     if text is None:
         return None
+    from keystone_robotics.sample.adapter import Window
+
     values = json.loads(text)
     relative = values["relative"]
     return Window(**{**values, "relative": None if relative is None else tuple(relative)})
