@@ -136,7 +136,8 @@ class Handle:
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with a `RoundEvent` after every round; returns the function that removes it.
 
-        Any number of listeners. One that raises is logged and removed; the round continues.
+        Any number of listeners. One that raises is logged and removed; the round continues (``KeyboardInterrupt`` and
+        ``SystemExit`` do end it). A listener that blocks delays the chunk: give slow work to a thread.
         """
         return self.engine.listeners.subscribe(listener)
 
