@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-
 from pathlib import Path
 
 import pytest

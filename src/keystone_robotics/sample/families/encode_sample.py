@@ -87,7 +87,9 @@ class EncodeSampleAdapter(Adapter):
     def refuse_steps(self, policy: Any, steps: int) -> str:
         if hasattr(policy, STEPS):
             return ""
-        return f"a {type(policy).__name__} has no attribute {STEPS}, in which its sample method reads the number of steps"
+        return (
+            f"a {type(policy).__name__} has no attribute {STEPS}, in which its sample method reads the number of steps"
+        )
 
     def window(self, config: Any) -> Window | None:
         steps = getattr(config, "n_action_steps", None)
