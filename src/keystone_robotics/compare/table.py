@@ -21,7 +21,7 @@ def lines(comparison: Comparison) -> list[str]:
         f"interval of Δ: {one.interval_by}; test: {one.test}",
         _sequential(comparison),
         *_time(comparison),
-        *_errors(one),
+        *_errors(comparison),
     ]
 
 
@@ -93,7 +93,10 @@ def _time(comparison: Comparison) -> list[str]:
     return [f"{what}: {before / scale:.1f} {unit} → {after / scale:.1f} {unit}{ratio}"]
 
 
-def _errors(one: Contrast) -> list[str]:
-    if not (one.a.errors or one.b.errors):
+def _errors(comparison: Comparison) -> list[str]:
+    both = (("A", comparison.overall.a), ("B", comparison.overall.b))
+    if not any(rate.errors for _, rate in both):
         return []
-    return [f"errors, counted as failures: A {one.a.errors}, B {one.b.errors}"]
+    counts = ", ".join(f"{name} {rate.errors} of {rate.episodes}" for name, rate in both)
+    nothing = [f"every episode of {name} ended with an error: nothing was measured" for name in comparison.only_errors]
+    return [f"errors, counted as failures: {counts}", *nothing]
