@@ -258,7 +258,7 @@ def test_workers_get_the_whole_path_and_know_the_policy(toy, toy_policy, tmp_pat
     assert Worker(sent[0]).agent.policy
     other = save_random_flow(tmp_path / "other", seed=5)  # the folder of the same name on another machine
     with pytest.raises(KeystoneError, match="differs from the one this evaluation was started with"):
-        Worker(replace(sent[0], policy=str(other)))
+        worker_module.start(replace(sent[0], policy=str(other)))
     evaluate(toy(policy="metaworld-mixed", allow_untrained_tasks=True), tmp_path / "shipped", elsewhere)
     assert sent[1].policy == "metaworld-mixed", "where the package is installed, they find it by its name"
 

@@ -120,9 +120,7 @@ class Brancher:
             return int(positions[round.row])
 
         arm = self.arm
-        handle = attach(
-            self.agent.policy, k=k, rule=own_row, steps=arm.steps, temperature=arm.temperature, check=False
-        )
+        handle = attach(self.agent.policy, k=k, rule=own_row, steps=arm.steps, temperature=arm.temperature, check=False)
         handle.subscribe(drawn.append)
         try:
             with handle.seeded([seed] * k):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from rich.console import Console
 from keystone_robotics import __version__
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import Executor, in_process
+from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.evaluate.progress import ProgressDisplay
 from keystone_robotics.evaluate.results import shard_keys
 from keystone_robotics.evaluate.worker import check_for_workers, checked_worker
@@ -63,16 +66,13 @@ def evaluate(
     """
     console = console or Console(quiet=True)
     begin = time.monotonic()
-    with Store(folder) as store:
+    with Store(folder) as store, contextlib.ExitStack() as stack:
         if folder.exists():  # else there is nothing to lock, and nothing is created before the settings are checked
             store.lock()
-        if executor is in_process:
-            executor = functools.partial(in_process, worker=checked_worker(settings))
-        else:
-            check_for_workers(settings)
-        fingerprint = checkpoint_fingerprint(
-            settings.policy
-        )  # after loading: then the commit of a hub policy is cached
+        for_workers = _for_workers(settings)
+        executor = stack.enter_context(_checked(executor, for_workers))
+        # After loading: then the commit of a hub policy is cached.
+        fingerprint = checkpoint_fingerprint(settings.policy)
         store.claim({"policy": fingerprint, **settings.identity()})
         arms = store.add_arms([str(arm) for arm in settings.arms])
         about = {**settings.as_dict(), "arms": arms, "versions": versions()}
@@ -92,7 +92,7 @@ def evaluate(
             highlight=False,
         )
         with ProgressDisplay(console, settings, _wanted(store, settings)) as progress:
-            for result in executor(_for_workers(settings, fingerprint), missing):
+            for result in executor(replace(for_workers, fingerprint=fingerprint), missing):
                 store.add_shard(result.episodes, result.seconds)
                 progress.add([one for one in result.episodes if one.key not in stored])
         episodes = _wanted(store, settings)
@@ -104,12 +104,30 @@ def _wanted(store: Store, settings: EvaluationConfig) -> list[EpisodeRecord]:
     return [one for one in store.episodes() if settings.asks_for(one.task, one.repeat, one.episode)]
 
 
-def _for_workers(settings: EvaluationConfig, fingerprint: str) -> EvaluationConfig:
-    """The configuration for other processes and machines: the policy's absolute path and the fingerprint of its files."""
+def _for_workers(settings: EvaluationConfig) -> EvaluationConfig:
+    """The configuration for other processes and machines: with the policy's absolute path."""
     folder = find_policy(settings.policy)
     if folder is None or settings.policy in shipped_policies():
-        return replace(settings, fingerprint=fingerprint)
-    return replace(settings, policy=str(folder.resolve()), fingerprint=fingerprint)
+        return settings
+    return replace(settings, policy=str(folder.resolve()))
+
+
+@contextlib.contextmanager
+def _checked(executor: Executor, settings: EvaluationConfig) -> Iterator[Executor]:
+    """The executor, after checking that policy, tasks and arms fit together, with what was loaded for that.
+
+    Raises:
+        KeystoneError: if they do not.
+    """
+    if isinstance(executor, LocalProcesses):
+        with executor:
+            executor.check(settings)
+            yield executor
+    elif executor is in_process:
+        yield functools.partial(in_process, worker=checked_worker(settings))
+    else:
+        check_for_workers(settings)
+        yield executor
 
 
 def _begin_session(store: Store, now: dict[str, str]) -> None:

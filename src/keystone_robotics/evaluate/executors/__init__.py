@@ -1,4 +1,6 @@
-"""Executors roll out shards: in this process, in local processes, or on a Ray cluster. The results are the same."""
+"""Executors roll out shards: in this process (for debugging), in supervised processes of this machine, or on a Ray cluster. The
+results are the same.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 #: Yields the result of every shard once, in any order.
 Executor = Callable[[EvaluationConfig, Sequence[Shard]], Iterator[ShardResult]]
 
-#: Attempts at a shard whose worker dies.
+#: Deaths of workers after which the episode that they had in common is an error.
 TRIES = 3
 
 
@@ -35,24 +37,33 @@ def in_process(
         worker.close()
 
 
-def make_executor(workers: int | None = None, ray: str | None = None, gpus: float | None = None) -> Executor:
+def make_executor(
+    workers: int | None = None,
+    ray: str | None = None,
+    gpus: float | None = None,
+    episode_timeout: float | None = None,
+) -> Executor:
     """Who rolls out the shards.
 
     Args:
-        workers: None is one on this machine, and one for each CPU of a Ray cluster.
+        workers: processes; None is one on this machine, and one for each CPU of a Ray cluster. 0 is this process.
         ray: address of a Ray cluster; None is this machine.
         gpus: share of a GPU for each worker on Ray.
+        episode_timeout: see `LocalProcesses`.
     """
-    if workers is not None and workers < 1:
-        raise KeystoneError(f"--workers {workers}: expected 1 or more")
+    least = 0 if ray is None else 1
+    if workers is not None and workers < least:
+        raise KeystoneError(f"--workers {workers}: expected {least} or more")
+    if workers == 0 and episode_timeout is not None:
+        raise KeystoneError("--episode-timeout needs a worker process, which can be killed: --workers 1 or more")
     if ray is not None:
         from keystone_robotics.evaluate.executors.cluster import RayCluster
 
-        return RayCluster(ray, workers, gpus or 0.0)
+        return RayCluster(ray, workers, gpus or 0.0, episode_timeout)
     if gpus is not None:
         raise KeystoneError(f"--gpus {gpus:g} is for workers on Ray: add --ray, or choose a device with --device")
-    if workers is not None and workers > 1:
-        from keystone_robotics.evaluate.executors.processes import LocalProcesses
+    if workers == 0:
+        return in_process
+    from keystone_robotics.evaluate.executors.processes import LocalProcesses
 
-        return LocalProcesses(workers)
-    return in_process
+    return LocalProcesses(workers or 1, episode_timeout)

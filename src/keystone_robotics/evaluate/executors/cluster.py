@@ -12,30 +12,38 @@ from typing import Any
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.executors import TRIES
-from keystone_robotics.evaluate.results import ShardResult, failed_shard
+from keystone_robotics.evaluate.executors.processes import LocalProcesses
+from keystone_robotics.evaluate.results import ShardResult, failed_episodes
 
 
 class RayCluster:
-    """An executor on Ray. Ray retries a shard whose worker dies, up to three attempts in all.
+    """An executor on Ray. Each Ray worker supervises one process, as `LocalProcesses` does on this machine: episodes that hang
+    or kill it are found there. Ray itself distributes the shards, and retries those whose Ray worker or machine dies, up to
+    three attempts in all.
 
     Args:
         address: "local" starts a cluster on this machine, "auto" finds the running one, or an address. A process that is
             already connected to a cluster uses that one and stays connected.
         workers: shards that run at once; None for one per CPU of the cluster.
         gpus: fraction of a GPU per worker.
+        episode_timeout: see `LocalProcesses`.
     """
 
-    def __init__(self, address: str = "local", workers: int | None = None, gpus: float = 0.0) -> None:
-        self.address, self.workers, self.gpus = address, workers, gpus
+    def __init__(
+        self,
+        address: str = "local",
+        workers: int | None = None,
+        gpus: float = 0.0,
+        episode_timeout: float | None = None,
+    ) -> None:
+        self.address, self.workers, self.gpus, self.episode_timeout = address, workers, gpus, episode_timeout
 
     def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
         if not shards:
             return
         with self._connected() as ray:
-            from keystone_robotics.evaluate.worker import run_shard
-
             on_cluster = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)
-            remote = on_cluster(run_shard)
+            remote = on_cluster(_run_shard)
             resources = ray.cluster_resources()
             if resources.get("GPU", 0.0) < self.gpus:
                 raise KeystoneError(f"--gpus {self.gpus:g}: the Ray cluster has {resources.get('GPU', 0.0):g}")
@@ -46,7 +54,7 @@ class RayCluster:
                 while waiting or running:
                     while waiting and len(running) < limit:
                         shard = waiting.popleft()
-                        running[remote.remote(settings, shard)] = shard
+                        running[remote.remote(settings, shard, self.episode_timeout)] = shard
                     (done, *_), _ = ray.wait(list(running), num_returns=1)
                     shard = running.pop(done)
                     try:
@@ -54,7 +62,9 @@ class RayCluster:
                     except ray.exceptions.RayTaskError as error:
                         raise _unwrap(error) from None
                     except _deaths(ray):
-                        yield failed_shard(settings, shard, f"its Ray worker died {TRIES} times")
+                        reason = f"its Ray worker died {TRIES} times"
+                        episodes = failed_episodes(settings, shard, shard.episodes, reason)
+                        yield ShardResult(shard, episodes, 0.0)
             finally:
                 for reference in running:
                     ray.cancel(reference, force=True)
@@ -94,11 +104,28 @@ class RayCluster:
             ray.shutdown()
 
 
+_supervisor: LocalProcesses | None = None
+
+
+def _supervise(episode_timeout: float | None) -> LocalProcesses:
+    """In a Ray worker: the supervisor of its one process, which lives as long as the Ray worker."""
+    global _supervisor
+    if _supervisor is None:
+        _supervisor = LocalProcesses(1)
+        _supervisor.__enter__()
+    _supervisor.episode_timeout = episode_timeout
+    return _supervisor
+
+
 def _start(settings: EvaluationConfig) -> None:
     """In a Ray worker: load the policy."""
-    from keystone_robotics.evaluate.worker import start
+    _supervise(None).check(settings)
 
-    start(settings)
+
+def _run_shard(settings: EvaluationConfig, shard: Shard, episode_timeout: float | None) -> ShardResult:
+    """In a Ray worker: roll out a shard."""
+    (result,) = _supervise(episode_timeout)(settings, [shard])
+    return result
 
 
 def _check_start(ray: Any, begin: Any, settings: EvaluationConfig) -> None:
@@ -109,8 +136,7 @@ def _check_start(ray: Any, begin: Any, settings: EvaluationConfig) -> None:
         raise _unwrap(error) from None
     except _deaths(ray) as error:
         raise KeystoneError(
-            f"a Ray worker died {TRIES} times while loading the policy; nothing was rolled out. It may be out of memory, or an "
-            "import ends the process: see Ray's logs"
+            f"a Ray worker died {TRIES} times while starting; nothing was rolled out. It may be out of memory: see Ray's logs"
         ) from error
 
 

@@ -1,0 +1,156 @@
+"""``kill -9`` at random moments of `keystone eval`: the command itself, or one of its workers. The same command goes on, and
+ends with the table of a run that nobody disturbed.
+
+The long version: ``PYTHONPATH=src:study/src:tests python tests/evaluate/kill9.py --kills 100``
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from keystone_robotics.evaluate.run import evaluate
+from keystone_robotics.records import FILE
+from toy import save_random_flow, table, toy_settings
+
+KEYSTONE = Path(sys.executable).with_name("keystone")
+#: Who rolls out, and the share of all kills.
+MODES = {
+    "in this process": (["--workers", "0"], 0.2),
+    "one process": ([], 0.35),
+    "two processes": (["--workers", "2"], 0.35),
+    "Ray": (["--ray", "local", "--workers", "1"], 0.1),
+}
+
+
+@dataclass
+class Kills:
+    """How often the command and its workers were killed, and how many runs came to their end meanwhile."""
+
+    commands: int = 0
+    workers: int = 0
+    runs: int = 0
+
+    @property
+    def total(self):
+        return self.commands + self.workers
+
+
+def stored_shards(folder):
+    """Shards stored so far; what is there must be whole after any kill."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{folder / FILE}?mode=ro", uri=True)) as database:
+            return database.execute("SELECT COUNT(*) FROM shards").fetchone()[0]
+    except sqlite3.OperationalError:  # not there yet
+        return 0
+
+
+def check_whole(folder):
+    """The database is sound, and holds whole shards only."""
+    if stored_shards(folder):
+        with contextlib.closing(sqlite3.connect(folder / FILE)) as database:
+            assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            episodes = database.execute("SELECT COUNT(*) FROM episodes").fetchone()[0]
+            assert episodes == database.execute("SELECT SUM(count) FROM shards").fetchone()[0]
+
+
+def workers_of(command):
+    """The worker processes of a command: on Linux forks of a server that is its child."""
+    return [one for one in command.children(recursive=True) if one.ppid() != command.pid and "forkserver" in _line(one)]
+
+
+def _line(process):
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def disturb(command, folder, moments, kills, *, kill_workers=True, most):
+    """Start a command once, and kill it at a random moment, or its worker and let it go on; returns its exit code."""
+    with subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        if moments.random() < 0.25:  # anywhere, before the first shard too
+            moment, progress = moments.uniform(0, 6), 0
+        else:
+            moment, progress = moments.uniform(0, 0.6), stored_shards(folder) + 1
+        while True:
+            until = time.monotonic() + 240
+            while process.poll() is None and stored_shards(folder) < progress and time.monotonic() < until:
+                time.sleep(0.01)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(moment)
+            if process.poll() is not None:
+                kills.runs += process.returncode == 0
+                assert process.returncode == 0, process.stderr.read()
+                return 0
+            me = psutil.Process(process.pid)
+            victims = workers_of(me) if kill_workers and kills.total < most and moments.random() < 0.6 else []
+            if not victims:
+                break
+            with contextlib.suppress(psutil.NoSuchProcess):
+                moments.choice(victims).kill()
+                kills.workers += 1
+            # The next one only after two shards: three deaths of one shard's workers would be that shard's fault.
+            moment, progress = moments.uniform(0, 0.6), stored_shards(folder) + 2
+        family = me.children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+        kills.commands += 1
+    _, alive = psutil.wait_procs(family, timeout=120)  # one that still imports notices afterwards
+    assert not alive, f"workers outlive the command: {[_line(one) for one in alive]}"
+    check_whole(folder)
+    return process.returncode
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=900.0, help="end then, also with fewer kills")
+    given = parser.parse_args()
+    moments, begin = random.Random(given.seed), time.monotonic()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary)
+        policy = save_random_flow(home / "policy")
+        settings = toy_settings(policy, home, "slow", episodes=24, shard=2)
+        evaluate(settings, home / "undisturbed")
+        expected = table(home / "undisturbed")
+        flags = ["--policy", policy, "--env", settings.env, "--tasks", "slow", "--episodes", "24", "--shard", "2",
+                 "--arm", "first", "--arm", "keystone:k=4"]  # fmt: skip
+        results = {}
+        for number, (mode, (how, share)) in enumerate(MODES.items()):
+            kills, most, folder = Kills(), round(share * given.kills), home / f"run{number}-0"
+            until = begin + given.seconds * sum(share for _, share in list(MODES.values())[: number + 1])
+            while True:
+                enough = kills.total >= most or time.monotonic() > until
+                command = [KEYSTONE, "eval", *flags, *how, "--out", folder]
+                if enough:
+                    subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=600)
+                    code = 0
+                else:
+                    code = disturb(command, folder, moments, kills, kill_workers=mode != "Ray", most=most)
+                if code == 0:
+                    assert table(folder) == expected, f"{mode}: another table after {kills}"
+                    if enough:
+                        break
+                    folder = home / f"run{number}-{kills.runs}"
+            kills.runs += 1
+            results[mode] = vars(kills)
+            print(f"{mode}: {kills}, the same table every time", flush=True)
+    print(json.dumps({"kills": results, "seconds": round(time.monotonic() - begin)}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
