@@ -25,11 +25,13 @@ from keystone_robotics.records import FILE
 from toy import save_random_flow, table, toy_settings
 
 KEYSTONE = Path(sys.executable).with_name("keystone")
+#: Of the long version, for each of two arms.
+EPISODES = 60
 #: Who rolls out, and the share of all kills.
 MODES = {
-    "in this process": (["--workers", "0"], 0.2),
-    "one process": ([], 0.35),
-    "two processes": (["--workers", "2"], 0.35),
+    "in this process": (["--workers", "0"], 0.1),
+    "one process": ([], 0.4),
+    "two processes": (["--workers", "2"], 0.4),
     "Ray": (["--ray", "local", "--workers", "1"], 0.1),
 }
 
@@ -96,7 +98,7 @@ def disturb(command, folder, moments, kills, *, kill_workers=True, most):
                 assert process.returncode == 0, process.stderr.read()
                 return 0
             me = psutil.Process(process.pid)
-            victims = workers_of(me) if kill_workers and kills.total < most and moments.random() < 0.6 else []
+            victims = workers_of(me) if kill_workers and kills.total < most and moments.random() < 0.75 else []
             if not victims:
                 break
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -124,10 +126,10 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)
         policy = save_random_flow(home / "policy")
-        settings = toy_settings(policy, home, "slow", episodes=24, shard=2)
+        settings = toy_settings(policy, home, "slow", episodes=EPISODES, shard=2)
         evaluate(settings, home / "undisturbed")
         expected = table(home / "undisturbed")
-        flags = ["--policy", policy, "--env", settings.env, "--tasks", "slow", "--episodes", "24", "--shard", "2",
+        flags = ["--policy", policy, "--env", settings.env, "--tasks", "slow", "--episodes", EPISODES, "--shard", "2",
                  "--arm", "first", "--arm", "keystone:k=4"]  # fmt: skip
         results = {}
         for number, (mode, (how, share)) in enumerate(MODES.items()):

@@ -147,7 +147,6 @@ class Comparison:
             **asdict(self),
             "advice": self.sequential.advice,
             "improvement": self.improvement,
-            "only_errors": self.only_errors,
             "regression": self.regression,
             "verdict": self.verdict,
         }

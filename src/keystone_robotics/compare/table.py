@@ -94,9 +94,14 @@ def _time(comparison: Comparison) -> list[str]:
 
 
 def _errors(comparison: Comparison) -> list[str]:
-    both = (("A", comparison.overall.a), ("B", comparison.overall.b))
-    if not any(rate.errors for _, rate in both):
+    rates = {"A": comparison.overall.a, "B": comparison.overall.b}
+    if not any(rate.errors for rate in rates.values()):
         return []
-    counts = ", ".join(f"{name} {rate.errors} of {rate.episodes}" for name, rate in both)
-    nothing = [f"every episode of {name} ended with an error: nothing was measured" for name in comparison.only_errors]
-    return [f"errors, counted as failures: {counts}", *nothing]
+    counts = ", ".join(f"{name} {rate.errors}" for name, rate in rates.items())
+    return [
+        f"errors, counted as failures: {counts}",
+        *(
+            f"all {rates[name].episodes} episodes of {name} ended with an error: nothing was measured"
+            for name in comparison.only_errors
+        ),
+    ]
