@@ -176,7 +176,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=900.0, help="end then, also with fewer kills")
     given = parser.parse_args()
-    moments, begin = random.Random(given.seed), time.monotonic()
+    moments = random.Random(given.seed)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)
@@ -186,7 +186,7 @@ def main():
         expected = table(home / "undisturbed")
         flags = ["--policy", policy, "--env", settings.env, "--tasks", "slow", "--episodes", EPISODES, "--shard", "2",
                  "--arm", "first", "--arm", "keystone:k=4"]  # fmt: skip
-        results = {}
+        results, begin = {}, time.monotonic()
         for number, (mode, (how, share)) in enumerate(MODES.items()):
             kills, most = Kills(), round(share * given.kills)
             until = begin + given.seconds * sum(share for _, share in list(MODES.values())[: number + 1])

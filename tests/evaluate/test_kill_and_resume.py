@@ -47,7 +47,7 @@ def kept_rounds(folder):
         return database.execute("SELECT * FROM rounds ORDER BY arm, task, repeat, episode, round").fetchall()
 
 
-@pytest.mark.parametrize(("flags", "most"), [((), 3), (("--workers", "2"), 2)])
+@pytest.mark.parametrize(("flags", "most"), [((), 2), (("--workers", "2"), 2)])
 def test_killed_again_and_again(config, undisturbed, tmp_path, flags, most):
     command = [KEYSTONE, "eval", config, "--out", tmp_path / "run", *flags]
     moments, kills = random.Random(7), Kills()
