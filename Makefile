@@ -12,7 +12,7 @@ export SDL_VIDEODRIVER ?= dummy
 # If set, every subprocess of the tests would recompile LeRobot's bytecode, which takes 20 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check test-core test-upstream bench bench-quick bench-upstream format clean
+.PHONY: help setup demo test check test-core test-upstream bench bench-quick bench-upstream fuzz format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -45,6 +45,11 @@ test-upstream: ## test the adapters on other projects' code in KEYSTONE_UPSTREAM
 	@failed=; for tests in $(TESTS); do \
 	  PYTHONPATH=src:tests:upstream $(UPSTREAM_PYTHON) -m pytest -p no:cacheprovider $(if $(RECORD),--record) $$tests || failed="$$failed $$tests"; \
 	done; if [ "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
+FUZZ_SECONDS ?= 600
+FUZZ_SEED ?= 0
+fuzz: setup ## attack select, specifications, readers and databases for FUZZ_SECONDS
+	@PYTHONPATH=tests $(PYTHON) -m fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 bench: setup ## all benchmarks in 20 minutes; results under benchmarks/results/
 	@$(PYTHON) -m benchmarks.suite

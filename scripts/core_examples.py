@@ -33,7 +33,7 @@ def main() -> int:
     for name in (
         "keystone_robotics",
         "keystone_robotics.errors",
-        "keystone_robotics.attach",
+        "keystone_robotics.attachment",
         "keystone_robotics.handle",
     ):
         result = doctest.testmod(importlib.import_module(name))

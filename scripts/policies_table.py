@@ -15,18 +15,34 @@ def tables() -> str:
     lerobot = [adapter for adapter in ADAPTERS.values() if adapter.project == "LeRobot"]
     supported = [adapter for adapter in lerobot if not adapter.refusal]
     refused = [adapter for adapter in lerobot if adapter.refusal]
-    lines = ["| policy type | policy | what the K candidates share | LeRobot | on a GPU |", "|---|---|---|---|---|"]
-    lines += [f"| `{a.name}` | {title(a)} | {a.shared_context} | {LEROBOT} | no |" for a in supported]
+    lines = [
+        "| policy type | policy | what the K candidates share | denoising steps | `steps=` | LeRobot | on a GPU |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{a.name}` | {title(a)} | {a.shared_context} | {a.steps_by_default} | {changeable(a)} | {LEROBOT} | no |"
+        for a in supported
+    ]
     lines += ["", "Refused, with the reason given in the error:", "", "| policy type | reason |", "|---|---|"]
     lines += [f"| `{a.name}` | {a.refusal} |" for a in refused]
     others = [adapter for adapter in ADAPTERS.values() if adapter.project not in ("LeRobot", "any")]
     lines += ["", "In their own repositories ([what was run](upstream.md)):", ""]
     lines += [
-        "| adapter | policy | what the K candidates share | required option | on a GPU |",
-        "|---|---|---|---|---|",
+        "| adapter | policy | what the K candidates share | denoising steps | `steps=` | required option | on a GPU |",
+        "|---|---|---|---|---|---|---|",
     ]
-    lines += [f"| `{a.name}` | {title(a)} | {a.shared_context} | {required_option(a)} | no |" for a in others]
+    lines += [
+        f"| `{a.name}` | {title(a)} | {a.shared_context} | {a.steps_by_default} | {changeable(a)} | {required_option(a)} | no |"
+        for a in others
+    ]
     return "\n".join(lines) + "\n"
+
+
+def changeable(adapter: Adapter) -> str:
+    """Whether ``steps=`` can change the number of denoising steps, and how far."""
+    if type(adapter).steps_setting is Adapter.steps_setting and not adapter.steps and not adapter.steps_argument:
+        return "no"
+    return "yes" if type(adapter).refuse_steps is Adapter.refuse_steps else "yes, up to those of the noise schedule"
 
 
 def required_option(adapter: Adapter) -> str:

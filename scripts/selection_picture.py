@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keystone_robotics import select
-from keystone_robotics.report.figures import cluster_colour, plot_candidates, plot_pca
 from keystone_robotics.report.style import INK, QUIET, new_figure, save
+from keystone_study.report.figures import cluster_colour, plot_candidates, plot_pca
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -46,7 +46,7 @@ def build() -> Any:
     return spread_out(FastWAM(video, action, mot, PatchVAE(), text_dim=20, proprio_dim=5))
 
 
-def predict(model: Any, seed: int | None = None) -> Tensor:
+def predict(model: Any, seed: int | None = None, steps: int = 4) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     return model.infer_action(
         prompt=None,
@@ -55,6 +55,6 @@ def predict(model: Any, seed: int | None = None) -> Tensor:
         proprio=torch.randn(5, generator=generator),
         context=torch.randn(6, 20, generator=generator),
         context_mask=torch.arange(6) < 5,
-        num_inference_steps=4,
+        num_inference_steps=steps,
         seed=seed,
     )["action"][None]

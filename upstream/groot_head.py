@@ -1,5 +1,6 @@
 """Tiny action heads of Isaac-GR00T, what is put into them, and the tests of all its versions, which differ in little."""
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -140,6 +141,15 @@ class HeadTests:
     ) -> None:
         found = contract.largest_difference(model, partial(predict, model, rows), k, path, space=REAL)
         record(self.NAME, "candidates", found)
+        assert found < 1e-5
+
+    @pytest.mark.parametrize("path", ["plain", "fast"])
+    def test_fewer_steps(self, model: Any, record: Callable[..., None], path: str) -> None:
+        few = copy.deepcopy(model)
+        few.action_head.num_inference_timesteps = 2
+        alone, asked = partial(predict, few, 3), partial(predict, model, 3)
+        found = contract.largest_difference(model, asked, 4, path, alone, steps=2, space=REAL)
+        record(self.NAME, "steps=2", found)
         assert found < 1e-5
 
     def test_one_candidate_is_untouched_and_nothing_is_left_behind(self, model: Any) -> None:

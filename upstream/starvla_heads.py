@@ -1,5 +1,6 @@
 """StarVLA's real flow-matching heads with tiny random weights; the tests of both its versions."""
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -77,6 +78,15 @@ class HeadTests:
         for path in ("plain", "fast"):
             found = contract.largest_difference(framework, predict, k, path)
             record(self.NAME, "candidates", found)
+            assert found < 1e-5
+
+    def test_fewer_steps(self, framework: Framework, record: Callable[..., None]) -> None:
+        few = copy.deepcopy(framework)
+        few.action_model.num_inference_timesteps = 2
+        for path in ("plain", "fast"):
+            alone, asked = (partial(one.predict_action, 3, True) for one in (few, framework))
+            found = contract.largest_difference(framework, asked, 4, path, alone, steps=2)
+            record(self.NAME, "steps=2", found)
             assert found < 1e-5
 
     def test_one_candidate_is_untouched_and_nothing_is_left_behind(self, framework: Framework) -> None:

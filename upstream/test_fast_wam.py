@@ -35,6 +35,14 @@ def test_candidates_are_single_calls(
     assert found < 1e-5
 
 
+@pytest.mark.parametrize("path", ["plain", "fast"])
+def test_fewer_steps(model: Any, record: Callable[..., None], path: str) -> None:
+    alone, asked = (functools.partial(predict, model, 42, steps) for steps in (2, 4))
+    found = contract.largest_difference(model, asked, 4, path, alone, steps=2)
+    record(NAME, "steps=2", found)
+    assert found < 1e-5
+
+
 def test_bfloat16(model: Any) -> None:
     """As Fast-WAM is run: all of it but its rotary tables."""
     half = copy.deepcopy(model).to(torch.bfloat16)

@@ -63,6 +63,18 @@ def test_candidates_are_single_calls(policy, record):
     np.testing.assert_array_equal(act(policy), alone)
 
 
+def test_fewer_steps(policy, record, monkeypatch):
+    handle = keystone.attach(policy, k=1, steps=2)
+    one = act(policy)
+    handle.k = K
+    with handle.seeded(3):
+        act(policy)
+    record("openpi", f"{policy.label} steps=2", handle.engine.finding.difference)
+    keystone.detach(policy)
+    monkeypatch.setattr(policy, "_sample_kwargs", {**policy._sample_kwargs, "num_steps": 2})
+    np.testing.assert_array_equal(act(policy), one)
+
+
 def test_stock_server_and_client(openpi):
     from openpi.serving.websocket_policy_server import WebsocketPolicyServer
     from openpi_client.action_chunk_broker import ActionChunkBroker

@@ -43,7 +43,7 @@ def build(**settings: Any) -> Any:
     return spread_out(XVLA(config))
 
 
-def predict(model: Any, rows: int) -> Tensor:
+def predict(model: Any, rows: int, steps: int = 4) -> Tensor:
     generator = torch.Generator().manual_seed(rows)
     return model.generate_actions(
         input_ids=torch.randint(3, 500, (rows, 5), generator=generator),
@@ -51,7 +51,7 @@ def predict(model: Any, rows: int) -> Tensor:
         image_mask=torch.tensor([[True, False], *[[True, True]] * (rows - 1)]),
         domain_id=torch.arange(rows) % 3,
         proprio=torch.randn(rows, model.action_space.dim_action, generator=generator),
-        steps=4,
+        steps=steps,
     )
 
 
@@ -65,6 +65,13 @@ class ModelTests:
         space = keystone.ActionSpace(dims=model.action_space.dim_action // 2)
         found = contract.largest_difference(model, partial(predict, model, rows), k, space=space)
         record(self.NAME, "candidates", found)
+        assert found < 1e-5
+
+    def test_fewer_steps(self, model: Any, record: Callable[..., None]) -> None:
+        space = keystone.ActionSpace(dims=model.action_space.dim_action // 2)
+        alone, asked = partial(predict, model, 3, 2), partial(predict, model, 3)
+        found = contract.largest_difference(model, asked, 4, alone=alone, steps=2, space=space)
+        record(self.NAME, "steps=2", found)
         assert found < 1e-5
 
     def test_one_candidate_is_untouched_and_nothing_is_left_behind(self, model: Any) -> None:

@@ -8,12 +8,12 @@
 ([11, 5], True)
 """
 
+import importlib
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-from keystone_robotics.attach import attach, attached, detach
 from keystone_robotics.errors import KeystoneError, NoValidCandidate
-from keystone_robotics.handle import Handle, RoundEvent
-from keystone_robotics.profiling import Profile, profile
+from keystone_robotics.named import factory
 from keystone_robotics.select import (
     RULES,
     ActionSpace,
@@ -23,6 +23,11 @@ from keystone_robotics.select import (
     select,
 )
 from keystone_robotics.spec import Spec
+
+if TYPE_CHECKING:
+    from keystone_robotics.attachment import attach, attached, detach
+    from keystone_robotics.handle import Handle, RoundEvent
+    from keystone_robotics.profiling import Profile, profile
 
 try:
     __version__ = version("keystone-robotics")
@@ -45,6 +50,25 @@ __all__ = [
     "attach",
     "attached",
     "detach",
+    "factory",
     "profile",
     "select",
 ]
+
+#: Names whose modules import torch, which takes seconds: they are imported when first used. No name may be a module's too.
+_LAZY = {
+    **dict.fromkeys(("attach", "attached", "detach"), "attachment"),
+    **dict.fromkeys(("Handle", "RoundEvent"), "handle"),
+    **dict.fromkeys(("Profile", "profile"), "profiling"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

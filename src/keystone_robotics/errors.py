@@ -15,14 +15,22 @@ class KeystoneError(Exception):
 
 
 class NoValidCandidate(KeystoneError, ValueError):
-    """Every candidate of a round holds a NaN or an infinity, so there is nothing safe to execute.
+    """Every candidate of a round holds a NaN, an infinity or the like, so there is nothing safe to execute.
 
     >>> import numpy as np, keystone_robotics as keystone
     >>> try:
     ...     keystone.select(np.full((4, 8, 7), np.nan))
     ... except keystone.NoValidCandidate as error:
     ...     print(error)
-    none of the 4 candidates is finite: the policy's output is broken (NaN or Inf), nothing was selected
+    none of the 4 candidates is usable: each holds a NaN or an infinity; nothing was selected
+    """
+
+
+class TooManyCandidates(KeystoneError, MemoryError):
+    """K candidates do not fit into the memory of the host.
+
+    >>> issubclass(TooManyCandidates, MemoryError)
+    True
     """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -13,12 +13,12 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.event import Listener, RoundEvent
 from keystone_robotics.sample.seeds import seed_scope
-from keystone_robotics.sample.steps import set_steps
 from keystone_robotics.select import ActionSpace, Selection
 from keystone_robotics.select.metrics import check_metric
 from keystone_robotics.select.rules import bind
 from keystone_robotics.select.rules.base import Rule
 from keystone_robotics.select.rules.checks import whole
+from keystone_robotics.spec import Spec
 
 __all__ = ["Handle", "Listener", "RoundEvent"]
 
@@ -38,8 +38,9 @@ class Handle:
 
     def __repr__(self) -> str:
         k = self.k if self.engine.k_given else "auto"
+        steps = "" if self.steps is None else f", steps={self.steps}"
         return (
-            f"<KeyStone: K={k}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, "
+            f"<KeyStone: K={k}{steps}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, "
             f"{self.engine.counters.rounds} rounds; last: {self.last}>"
         )
 
@@ -47,6 +48,18 @@ class Handle:
     def adapter(self) -> str:
         """Name of the adapter."""
         return self.engine.adapter.name
+
+    @property
+    def spec(self) -> Spec:
+        """The specification in force, with every later change; ``attach(policy, handle.spec)`` attaches alike.
+
+        What ``window`` and ``gripper`` said is in ``space``.
+        """
+        engine, selector = self.engine, self.engine.selector
+        return Spec(
+            selector.rule, engine.k if engine.k_given else "auto", engine.steps, engine.temperature, engine.seed,
+            selector.metric, execute=selector.execute, space=selector.space, fast=engine.paths.fast, compile=engine.compile,
+        )  # fmt: skip
 
     @property
     def k(self) -> int:
@@ -67,7 +80,7 @@ class Handle:
     def steps(self, value: int | None) -> None:
         if value is not None:
             whole("steps", value)
-        set_steps(self.engine, value)
+        self.engine.set_steps(value)
 
     @property
     def rule(self) -> Rule:
@@ -102,6 +115,9 @@ class Handle:
     def space(self, value: ActionSpace | None) -> None:
         if value is not None and not isinstance(value, ActionSpace):
             raise TypeError(f"space={value!r}: expected a keystone.ActionSpace or None")
+        replace(self.engine.selector, space=value)  # raises if the policy needs more than that
+        if value is not None and self.last is not None:
+            value.layout(*self.last.chunk.shape[-2:])  # raises if it does not fit the policy's chunks
         self.engine.selector.space = value
 
     @property
@@ -113,6 +129,9 @@ class Handle:
     def execute(self, value: int | None) -> None:
         if value is not None:
             whole("execute", value)
+            if self.last is not None and value > self.last.chunk.shape[-2]:
+                raise ValueError(f"execute={value}: the policy's chunks have {self.last.chunk.shape[-2]} steps")
+        replace(self.engine.selector, execute=value)  # raises if the policy needs it
         self.engine.selector.execute = value
 
     @property

@@ -1,4 +1,9 @@
-"""User objects by import name, ``package.module:name``: only the name is sent to worker processes and clusters."""
+"""User objects by import name, ``package.module:name``: only the name is sent to worker processes and clusters.
+
+A name may come from a file that somebody else wrote, so nothing is called unless it was made for that (`factory`): any other
+function, ``os:system``, is refused. Importing the module runs its code; modules on Python's path and in the current directory
+are trusted (docs/security.md).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ import importlib
 import inspect
 import re
 import sys
+import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -13,6 +20,8 @@ from urllib.parse import parse_qsl
 from keystone_robotics.errors import KeystoneError, nearest_name
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+_MARK = "_keystone_factory"
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*(\?.*)?")
 
 
@@ -25,8 +34,25 @@ def is_reference(name: str) -> bool:
     return _REFERENCE.fullmatch(name) is not None
 
 
+def factory(function: F) -> F:
+    """Mark a function that may be called by its name, ``package.module:function?option=value``.
+
+    Not needed for a class, nor for a function that is annotated with what it returns (a `Benchmark`, an `Agent`).
+
+    >>> @factory
+    ... def make(checkpoint, device="cpu"): ...
+    """
+    if not inspect.isfunction(function):
+        raise TypeError(f"factory marks functions: {function!r} is a {type(function).__name__}")
+    vars(function)[_MARK] = True
+    return function
+
+
 def make_named(name: str, kind: type[T], **offered: Any) -> T:
-    """Import an object by name; if it is a class or function instead, call it with the options in the name (strings).
+    """Import an object by name; if it makes such objects instead, call it with the options in the name (strings).
+
+    Called are subclasses of ``kind``, functions annotated to return one, and functions marked with `factory`; everything else
+    is refused before it is called. Functions of all sorts return a built-in ``kind`` (tuple), so there only the mark counts.
 
     Args:
         name: see `is_reference`; modules in the current directory are found.
@@ -34,7 +60,7 @@ def make_named(name: str, kind: type[T], **offered: Any) -> T:
         **offered: further arguments; None values are omitted.
 
     Raises:
-        KeystoneError: if it cannot be imported or called, or has another type.
+        KeystoneError: if it cannot be imported, may not be called, cannot be called, or has another type.
 
     >>> from fractions import Fraction
     >>> make_named("fractions:Fraction?numerator=3/4", Fraction)
@@ -46,19 +72,47 @@ def make_named(name: str, kind: type[T], **offered: Any) -> T:
     target, _, query = name.partition("?")
     thing = _imported(target)
     options = {**dict(parse_qsl(query, keep_blank_values=True)), **_given(offered)}
-    if not isinstance(thing, kind) and callable(thing):
+    if _makes(thing, kind):
         _check_options(name, thing, options)
         try:
             thing = thing(**options)
         except (KeystoneError, ImportError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise KeystoneError(f"{name} failed: {type(error).__name__}: {error}") from error
+    elif inspect.isroutine(thing) or inspect.isclass(thing):
+        raise KeystoneError(f"{name} was not called: it is {_described(thing)}, {_expected(kind)}")
     elif options:
         raise KeystoneError(f"{name} is an object, not a function: it takes no {', '.join(options)}")
     if not isinstance(thing, kind):
         raise KeystoneError(f"{name} is {type(thing).__name__!r}: expected {kind.__module__}.{kind.__name__}")
     return thing
+
+
+def _makes(thing: Any, kind: type) -> bool:
+    """Whether a class or function is one that makes objects of a kind; looks, and calls nothing."""
+    # In the function's own dictionary: objects with a `__getattr__` have every attribute.
+    if inspect.isfunction(thing) and vars(thing).get(_MARK) is True:
+        return True
+    if kind.__module__ == "builtins":
+        return False
+    if inspect.isfunction(thing):
+        try:
+            thing = typing.get_type_hints(thing).get("return")
+        except Exception:  # a name that exists for type checkers only
+            return False
+    return inspect.isclass(thing) and issubclass(thing, kind)
+
+
+def _described(thing: Any) -> str:
+    return f"the {'class' if inspect.isclass(thing) else 'function'} {thing.__module__}.{thing.__qualname__}"
+
+
+def _expected(kind: type) -> str:
+    marked = "a function marked with @keystone_robotics.factory"
+    if kind.__module__ == "builtins":
+        return f"expected {marked}"
+    return f"expected a {kind.__name__}, its class, a function annotated with `-> {kind.__name__}`, or {marked}"
 
 
 def _given(offered: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +126,7 @@ def _imported(target: str) -> Any:
         sys.path.insert(0, here)  # as `python -m` does; not removed, because modules may import others later
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise KeystoneError(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
         known = [key for key in vars(module) if not key.startswith("_")]

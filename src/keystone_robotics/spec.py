@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -44,12 +43,13 @@ from keystone_robotics.option_values import (
 from keystone_robotics.select import ActionSpace
 from keystone_robotics.select.metrics import METRICS
 from keystone_robotics.select.rules import RULES, Rule, bind
+from keystone_robotics.select.rules.base import FunctionRule
 
 log = logging.getLogger("keystone")
 
 DEFAULT_K = 16
 DEFAULT_RULE = "keystone"  #: the paper's
-#: Best, or not clearly worse than the best, on every workload that was tried (docs/study.md).
+#: docs/study.md says what was measured with it, and on which workloads.
 RECOMMENDED_RULE = "core-mean"
 #: The policy as it is: its first candidate, so by default it draws one.
 BASELINE = "first"
@@ -226,25 +226,36 @@ def _is_plain(value: Any) -> bool:
 
 
 def _named_rule(rule: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A rule of `RULES` that was given as an object, as its name and the parameters that are not default."""
+    """A rule that was given as an object, as its name in `RULES` or its function, and its parameters, where it has these."""
+    if isinstance(rule, FunctionRule) and not params:
+        return rule.function, dict(rule.params)
     if not isinstance(rule, Rule) or RULES.get(rule.name) is not type(rule) or params:
         return rule, params
-    said = {one.name: (getattr(rule, one.name), one.default) for one in fields(rule)}
-    changed = {name: value for name, (value, default) in said.items() if not (_is_plain(value) and value == default)}
-    return (rule.name, changed) if all(map(_is_plain, changed.values())) else (rule, {})
+    said = {one.name: getattr(rule, one.name) for one in fields(rule)}
+    return (rule.name, said) if all(map(_is_plain, said.values())) else (rule, {})
 
 
 def _check_params(rule: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """Of a rule with a name: numbers and names, in one spelling, so that equal specifications have equal texts."""
+    """Of a rule with a name: numbers and names other than the defaults, so that equal specifications have equal texts."""
     if not isinstance(rule, str):
-        bind(rule, params)
+        bound = bind(rule, params)
+        if isinstance(bound, FunctionRule):
+            _refuse_names_of_fields(bound.name, bound.names)
         return params
     params = {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
     for name, value in params.items():
         if not _is_plain(value):
             raise ValueError(f"{name}={value!r}: expected a number or a name")
-    numbers = {one.name for one in fields(bind(rule, params)) if isinstance(one.default, float)}
-    return {name: float(value) if name in numbers else value for name, value in params.items()}
+    known = {one.name: one.default for one in fields(bind(rule, params))}
+    params = {name: float(value) if isinstance(known[name], float) else value for name, value in params.items()}
+    return {name: value for name, value in params.items() if value != known[name]}
+
+
+def _refuse_names_of_fields(rule: str, names: Iterable[str]) -> None:
+    for name in set(names) & {*_field_names(), "spec", "params"}:
+        raise ValueError(
+            f"rule {rule!r} has a parameter {name!r}, which is an option of every rule: give it another name"
+        )
 
 
 # ---- options from several sources
@@ -258,6 +269,7 @@ def rule_parameters() -> dict[str, list[type[Rule]]]:
     """The parameters that can be given as text, by name, and the rules that have them."""
     found: dict[str, list[type[Rule]]] = {}
     for rule in RULES.values():
+        _refuse_names_of_fields(rule.name, (one.name for one in fields(rule)))
         for one in fields(rule):
             if one.type not in ("Any", Any):
                 found.setdefault(one.name, []).append(rule)
@@ -419,8 +431,8 @@ def options_from_text(text: str) -> dict[str, Any]:
 def options_from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """``KEYSTONE_K``, ``KEYSTONE_RULE``, … for each of `options`; blank means not given.
 
-    Other variables that begin with ``KEYSTONE_`` are ignored with one warning: Kubernetes injects some for a service called
-    keystone.
+    A variable that is one typo away from an option is an error. Others that begin with ``KEYSTONE_`` are not KeyStone's and are
+    ignored: Kubernetes injects ``KEYSTONE_SERVICE_HOST`` for a service called keystone, and OpenStack uses the name, too.
 
     Raises:
         KeystoneError: about the first variable that cannot be read.
@@ -432,8 +444,17 @@ def options_from_environment(environ: Mapping[str, str] = os.environ) -> dict[st
     known = {variable_of(name): name for name in options()}
     for variable in environ:
         if variable.startswith(PREFIX) and variable not in known and variable not in OTHER_VARIABLES:
-            _warn_unknown(variable, list(known))
+            _refuse_typo(variable, [*known, *OTHER_VARIABLES])
     return read_options({name: environ.get(variable) for variable, name in known.items()}, variable_of)
+
+
+def flag_of(name: str) -> str:
+    """The flag of an option.
+
+    >>> flag_of("max_noise")
+    '--max-noise'
+    """
+    return "--" + name.replace("_", "-")
 
 
 def variable_of(name: str) -> str:
@@ -445,12 +466,26 @@ def variable_of(name: str) -> str:
     return PREFIX + name.upper()
 
 
-_warned: set[str] = set()
+def _refuse_typo(variable: str, known: list[str]) -> None:
+    meant = next((name for name in known if _one_typo_apart(variable[len(PREFIX) :], name[len(PREFIX) :])), None)
+    if meant is not None:
+        raise KeystoneError(f"{variable} in the environment is no option: did you mean {meant}?")
+    log.debug("%s in the environment is not KeyStone's: ignored", variable)
 
 
-def _warn_unknown(variable: str, known: list[str]) -> None:
-    if variable in _warned:
-        return
-    _warned.add(variable)
-    close = difflib.get_close_matches(variable[len(PREFIX) :], [name[len(PREFIX) :] for name in known], n=1, cutoff=0)
-    log.warning("KeyStone ignores %s in the environment: no option; the nearest is %s%s", variable, PREFIX, close[0])
+def _one_typo_apart(given: str, name: str) -> bool:
+    """Whether one letter was left out, added, exchanged with the next or, in a name of five letters or more, replaced.
+
+    Short names have neighbours of other meanings: TAU and TAG.
+
+    >>> [_one_typo_apart(given, name) for given, name in [("KK", "K"), ("RUEL", "RULE"), ("TAG", "TAU"), ("PORT", "K")]]
+    [True, True, False, False]
+    """
+    rest = name
+    while given and rest and given[0] == rest[0]:
+        given, rest = given[1:], rest[1:]
+    while given and rest and given[-1] == rest[-1]:
+        given, rest = given[:-1], rest[:-1]
+    if len(given) + len(rest) == 1 or (len(given) == 2 and given == rest[::-1]):
+        return True
+    return len(given) == len(rest) == 1 and len(name) >= 5

@@ -11,6 +11,18 @@ if TYPE_CHECKING:
 Rows = Sequence[Sequence[str]]
 
 
+def printable(text: str) -> str:
+    r"""Text for one line of a terminal. What does not print is written as an escape: a name in somebody else's file must not
+    move the cursor, hide a line or turn the reading direction.
+
+    >>> print(printable("push \x1b[2J\n\u202e"), printable("Δ 5 °"))
+    push \x1b[2J\n\u202e Δ 5 °
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
 def from_columns(columns: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Rows from columns by their heading; columns without any entry are dropped.
 
@@ -18,7 +30,7 @@ def from_columns(columns: Mapping[str, Sequence[str]]) -> list[list[str]]:
     [['arm', 'n'], ['first', '4'], ['medoid', '4']]
     """
     kept = {heading: values for heading, values in columns.items() if any(values)}
-    return [list(kept), *(list(row) for row in zip(*kept.values(), strict=True))]
+    return [list(kept), *(list(map(printable, row)) for row in zip(*kept.values(), strict=True))]
 
 
 def as_markdown(rows: Rows) -> str:
@@ -50,12 +62,25 @@ def as_text(rows: Rows) -> str:
 def as_rich(rows: Rows, caption: str | None = None) -> Table:
     """For a terminal: the first column folds where the terminal is too narrow."""
     from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     heading, *body = rows
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption=caption)
+    # Not as markup, which rich looks for in a str.
+    below = None if caption is None else escape("\n".join(map(printable, caption.splitlines())))
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption=below)
     for number, name in enumerate(heading):
         table.add_column(name, justify="left" if number == 0 else "right", no_wrap=number > 0, overflow="fold")
     for row in body:
-        table.add_row(*row)
+        table.add_row(*(Text(printable(cell)) for cell in row))
     return table
+
+
+def percent_bounds(interval: tuple[float, float], form: str) -> str:
+    """An interval of fractions in percent.
+
+    >>> percent_bounds((0.25, 0.5), ".1f")
+    '[25.0, 50.0]'
+    """
+    return "[" + ", ".join(format(100 * bound, form) for bound in interval) + "]"

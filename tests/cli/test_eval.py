@@ -117,7 +117,7 @@ def test_a_policy_for_another_benchmark_is_said_to_be_one(tmp_path, capsys):
     ("given", "kind", "workers"),
     [
         ((None, None, None), "LocalProcesses", 1),
-        ((0, None, None), "function", None),
+        ((0, None, None), "InProcess", None),
         ((3, None, None), "LocalProcesses", 3),
         ((None, "auto", None), "RayCluster", None),
         ((1, "auto", 0.5), "RayCluster", 1),
@@ -155,17 +155,19 @@ def test_what_the_table_needs_is_missed_before_anything_is_rolled_out(config, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_the_benchmark_and_the_policy_of_the_guide(tmp_path):
+def test_the_benchmark_and_the_policy_of_the_guide(tmp_path, monkeypatch):
     """The file and the command of docs/evaluate.md, as they stand there; also with workers."""
     guide = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text()
     (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", guide, re.DOTALL)
     (command,) = re.findall(r"^    keystone (eval --env mine:.*)$", guide, re.MULTILINE)
     (tmp_path / "mine.py").write_text(code)
-    for number, flags in enumerate(([], ["--workers", "2"])):
-        out = f"run{number}"
-        args = [KEYSTONE, *shlex.split(command), "--out", out, *flags]
-        result = subprocess.run(args, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-        assert (result.returncode, result.stderr) == (0, "")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    try:
+        for number, flags in enumerate(([], ["--workers", "2"])):
+            assert main([*shlex.split(command), "--out", f"run{number}", *flags]) == 0
+    finally:
+        sys.modules.pop("mine", None)
     rows = table(tmp_path / "run0")
     assert len(rows) == 40
     assert not any(row.error for row in rows)

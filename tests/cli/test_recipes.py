@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import tomllib
+from tyro.extras import SubcommandApp
 
 import keystone_robotics as keystone
 import keystone_robotics.cli
-from keystone_robotics.cli import main, recipes
+from keystone_robotics.cli import main, recipes, vla_eval
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "docs" / "recipes").glob("*.md"))
@@ -77,9 +78,12 @@ def parsed(monkeypatch):
 
     for module_info in pkgutil.iter_modules(keystone_robotics.cli.__path__):
         module = importlib.import_module(f"keystone_robotics.cli.{module_info.name}")
-        for name, command in inspect.getmembers(module, inspect.isfunction):
-            if command.__module__ == module.__name__ and name in ("run", "serve", "shim"):
-                monkeypatch.setattr(module, name, instead_of(command))
+        if inspect.isfunction(getattr(module, "run", None)):
+            monkeypatch.setattr(module, "run", instead_of(module.run))
+    servers = SubcommandApp()
+    for command in (vla_eval.serve, vla_eval.shim):
+        servers.command(instead_of(command))
+    monkeypatch.setattr(vla_eval, "run", servers)
     return calls
 
 

@@ -9,7 +9,7 @@ from simulated import draw
 
 from keystone_robotics.compare.sequential import bet
 
-ALPHA, TRIALS = 0.05, 1500
+ALPHA, TRIALS = 0.05, 600
 # three standard errors of a simulated share of α
 MARGIN = 3 * np.sqrt(ALPHA * (1 - ALPHA) / TRIALS)
 

@@ -87,12 +87,16 @@ def test_files_that_are_none(tmp_path, content, says):
         read_yaml(path)
 
 
-@given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 12))
-def test_shards_hold_every_episode_once(episodes, repeats, shard):
-    settings = EvaluationConfig("p", "metaworld", ("a", "b"), episodes, repeats, shard=shard)
+@given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 12), st.integers(0, 50))
+def test_shards_hold_every_episode_once(episodes, repeats, shard, first):
+    settings = EvaluationConfig("p", "metaworld", ("a", "b"), episodes, repeats, shard=shard, first_episode=first)
     keys = [(part.arm, part.task, part.repeat, one) for part in settings.shards() for one in part.episodes]
     assert len(keys) == len(set(keys)) == len(DEFAULT_ARMS) * 2 * repeats * episodes
-    assert all(part.first % shard == 0 and part.count <= shard for part in settings.shards())
+    assert {episode for *_, episode in keys} == set(range(first, first + episodes))
+    assert all(settings.asks_for(task, repeat, episode) for _, task, repeat, episode in keys)
+    assert not settings.asks_for("a", 0, first - 1)
+    assert not settings.asks_for("a", 0, first + episodes)
+    assert all((part.first - first) % shard == 0 and part.count <= shard for part in settings.shards())
 
 
 def test_seeds_of_noise_differ_and_initial_states_are_no_demonstrations():

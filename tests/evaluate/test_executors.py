@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.evaluate.config import config_from
-from keystone_robotics.evaluate.executors import in_process
+from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.evaluate.run import evaluate
 from toy import summaries, table
@@ -26,18 +25,28 @@ def workers():
     return [worker for server in servers for worker in server.children()]
 
 
-def test_two_processes_give_the_same_rows(metaworld_policy, tmp_path):
-    settings = config_from(
-        {
-            "policy": str(metaworld_policy), "env": "metaworld", "tasks": ["reach-v3"], "episodes": 4, "shard": 2,
-            "max_steps": 8, "arms": ["first", "keystone:k=8", "coherent:k=8"], "repeats": 2,
-        }
-    )  # fmt: skip
-    one = evaluate(settings, tmp_path / "one", in_process)
+def test_two_processes_give_the_same_rows(toy, tmp_path):
+    settings = toy(arms=["first", "keystone:k=8", "coherent:k=8"], episodes=4, shard=2, repeats=2)
+    one = evaluate(settings, tmp_path / "one", InProcess())
     two = evaluate(settings, tmp_path / "two", LocalProcesses(2))
     assert table(tmp_path / "one") == table(tmp_path / "two")
     assert summaries(one) == summaries(two)
     assert (one.new, two.new) == (24, 24)
+    assert not workers()
+
+
+def test_within_a_block_the_processes_outlive_a_call(toy):
+    """And one that dies between two calls is replaced."""
+    settings = toy(arms=["first"], shard=1, episodes=1)
+    with LocalProcesses(1) as executor:
+        assert len(list(executor(settings, settings.shards()))) == 1
+        (first,) = workers()
+        assert len(list(executor(settings, settings.shards()))) == 1
+        assert workers() == [first]
+        first.kill()
+        first.wait()
+        assert len(list(executor(settings, settings.shards()))) == 1
+        assert workers() not in ([], [first])
     assert not workers()
 
 
@@ -86,7 +95,7 @@ def test_workers_that_are_interrupted_or_die_between_shards(toy):
 def test_workers_that_die_at_start_are_no_shards_affair(toy, toy_policy, tmp_path):
     policy = f"toy:dies_at_start?folder={toy_policy}&parent={os.getpid()}"
     with pytest.raises(KeystoneError, match="died while starting; nothing was rolled out"):
-        evaluate(toy(policy=policy, arms=["first"]), tmp_path / "run", LocalProcesses(2))
+        evaluate(toy(policy=policy, arms=["first"]), tmp_path / "run", LocalProcesses(1))
     assert not (tmp_path / "run").exists()
     assert not workers()
 
@@ -96,7 +105,7 @@ from pathlib import Path
 from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.evaluate.run import evaluate
 from toy import toy_settings
-evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", LocalProcesses(2))
+evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", LocalProcesses(1))
 """
 
 
@@ -130,7 +139,7 @@ from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.evaluate.run import evaluate
 from toy import toy_settings
 if __name__ == "__main__":
-    evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", LocalProcesses(2))
+    evaluate(toy_settings({policy!r}, {folder!r}, arms=["first"]), Path({folder!r}) / "run", LocalProcesses(1))
 else:
     os.kill(os.getpid(), signal.SIGINT)
 """

@@ -36,6 +36,29 @@ def cluster(workers_know_the_toy):
     cluster.shutdown()
 
 
+@pytest.fixture(scope="module")
+def connection(cluster):
+    """Connected once: Ray then gives later tests the workers of earlier ones, which have imported torch already."""
+    ray.init(address=cluster, log_to_driver=False, logging_level="error")
+    yield RayCluster("auto", workers=1)
+    assert ray.is_initialized()  # what was there before is left
+    ray.shutdown()
+
+
+def test_a_cluster_that_is_not_there(toy, tmp_path):
+    with pytest.raises(KeystoneError, match=r"no Ray cluster at '127\.0\.0\.1:1'"):
+        evaluate(toy(), tmp_path / "run", RayCluster("127.0.0.1:1"))
+
+
+def test_a_cluster_of_this_machine(toy, tmp_path):
+    settings = toy(arms=["first"], episodes=2)
+    with RayCluster("local", workers=1) as executor:
+        assert evaluate(settings, tmp_path / "run", executor).new == 2
+        assert ray.is_initialized(), "within the block the cluster outlives a call"
+        assert evaluate(settings, tmp_path / "again", executor).new == 2
+    assert not ray.is_initialized()
+
+
 def test_the_same_rows_also_when_a_worker_dies_once(cluster, toy, tmp_path):
     settings = toy(["reach", "dies-once"], arms=["first", "coherent:k=4"], episodes=4, shard=2)
     report = evaluate(settings, tmp_path / "ray", RayCluster(cluster, workers=2))
@@ -46,50 +69,31 @@ def test_the_same_rows_also_when_a_worker_dies_once(cluster, toy, tmp_path):
     assert table(tmp_path / "ray") == table(tmp_path / "here")
 
 
-def test_a_shard_that_always_kills_its_worker_is_counted(cluster, toy, tmp_path):
-    settings = toy("dies-always", arms=["first"], shard=1, episodes=2)
-    evaluate(settings, tmp_path / "run", RayCluster(cluster, workers=1))
+def test_the_policys_folder_is_found_although_it_is_named_from_here(connection, toy, toy_policy, tmp_path, monkeypatch):
+    monkeypatch.chdir(toy_policy.parent)
+    settings = toy(policy=toy_policy.name, arms=["first"], episodes=2)
+    assert evaluate(settings, tmp_path / "run", connection).new == 2
+
+
+def test_a_shard_that_always_kills_its_worker_is_counted(connection, toy, tmp_path):
+    evaluate(toy("dies-always", arms=["first"], shard=1, episodes=2), tmp_path / "run", connection)
     rows = table(tmp_path / "run")
     assert [row.error for row in rows] == [None, "its worker process died of SIGKILL (3 died with this episode)"]
 
 
-def test_a_set_up_that_is_wrong_is_said_by_the_worker(cluster, toy, tmp_path):
+def test_a_set_up_that_is_wrong_is_said_by_the_worker(connection, toy, tmp_path):
     with pytest.raises(KeystoneError, match="takes observations of 3 numbers"):
-        evaluate(toy("wide", arms=["first"]), tmp_path / "run", RayCluster(cluster, workers=1))
+        evaluate(toy("wide", arms=["first"]), tmp_path / "run", connection)
     assert table(tmp_path / "run") == []
-    assert not ray.is_initialized()
 
 
-def test_a_worker_that_dies_at_start_is_no_shards_affair(cluster, toy, toy_policy, tmp_path):
+def test_a_worker_that_dies_at_start_is_no_shards_affair(connection, toy, toy_policy, tmp_path):
     policy = f"toy:dies_at_start?folder={toy_policy}&parent={os.getpid()}"
     with pytest.raises(KeystoneError, match="died while starting; nothing was rolled out"):
-        evaluate(toy(policy=policy, arms=["first"]), tmp_path / "run", RayCluster(cluster, workers=1))
+        evaluate(toy(policy=policy, arms=["first"]), tmp_path / "run", connection)
     assert table(tmp_path / "run") == []
 
 
-def test_a_gpu_that_no_machine_of_the_cluster_has(cluster, toy, tmp_path):
+def test_a_gpu_that_no_machine_of_the_cluster_has(connection, toy, tmp_path):
     with pytest.raises(KeystoneError, match="--gpus 1000: the Ray cluster has"):
-        evaluate(toy(), tmp_path / "run", RayCluster(cluster, gpus=1000.0))
-
-
-def test_a_cluster_that_is_not_there(toy, tmp_path):
-    with pytest.raises(KeystoneError, match=r"no Ray cluster at '127\.0\.0\.1:1'"):
-        evaluate(toy(), tmp_path / "run", RayCluster("127.0.0.1:1"))
-
-
-def test_a_cluster_of_this_machine(toy, tmp_path):
-    settings = toy(arms=["first"], episodes=2)
-    assert evaluate(settings, tmp_path / "run", RayCluster("local", workers=1)).new == 2
-    assert not ray.is_initialized()
-
-
-def test_a_connection_that_is_there_is_used_and_left(cluster, toy, toy_policy, tmp_path, monkeypatch):
-    """And the policy's folder is found wherever the workers are, although it is named from here."""
-    ray.init(address=cluster, log_to_driver=False, logging_level="error")
-    try:
-        monkeypatch.chdir(toy_policy.parent)
-        settings = toy(policy=toy_policy.name, arms=["first"], episodes=2)
-        assert evaluate(settings, tmp_path / "run", RayCluster("auto")).new == 2
-        assert ray.is_initialized()
-    finally:
-        ray.shutdown()
+        evaluate(toy(), tmp_path / "run", RayCluster("auto", gpus=1000.0))

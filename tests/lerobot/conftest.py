@@ -55,10 +55,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`checkpoint("diffusion")`: a directory with config, weights and processors, made once."""
 
     @functools.cache
-    def make(name: str, env: str = "pusht") -> Path:
-        directory = tmp_path_factory.mktemp(f"{name}-{env}")
-        size = {"resize_shape": (96, 96)} if (name, env) == ("diffusion", "metaworld") else {}
-        save_checkpoint(build(name, **env_features(env), **size), directory, env)
+    def make(name: str) -> Path:
+        directory = tmp_path_factory.mktemp(name)
+        save_checkpoint(build(name, **env_features("pusht")), directory, "pusht")
         return directory
 
     return make
@@ -68,14 +67,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def evaluate(tmp_path_factory: pytest.TempPathFactory, variables: dict[str, str]) -> Callable[..., Finished]:
     """`evaluate("--policy.path=…", KEYSTONE_K="8")`: one short episode by the real `lerobot-eval`."""
 
-    def run(*arguments: str, env: str = "pusht", from_scratch: bool = False, **more: str) -> Finished:
+    def run(*arguments: str, from_scratch: bool = False, **more: str) -> Finished:
         directory = tmp_path_factory.mktemp("eval")
         episode = [
-            f"--env.type={env}", "--eval.n_episodes=1", "--eval.batch_size=1", "--eval.use_async_envs=false", "--seed=0",
-            f"--output_dir={directory}",
+            "--env.type=pusht", "--env.episode_length=20", "--eval.n_episodes=1", "--eval.batch_size=1",
+            "--eval.use_async_envs=false", "--seed=0", f"--output_dir={directory}",
         ]  # fmt: skip
-        if env == "pusht":
-            episode.append("--env.episode_length=20")
         environment = {**variables, "KEYSTONE_LOG": str(directory / "rounds.jsonl"), **more}
         if not from_scratch:
             return Finished(eval_process.run("lerobot-eval", [*arguments, *episode], directory, environment), directory)

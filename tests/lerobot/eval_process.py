@@ -3,6 +3,7 @@
 Importing it takes 20 seconds, an episode less than one. Plugins are not imported before the fork: that is `main`'s task.
 """
 
+import importlib
 import multiprocessing
 import os
 import sys
@@ -11,16 +12,29 @@ from pathlib import Path
 forking = multiprocessing.get_context("forkserver")
 forking.set_forkserver_preload(["lerobot.scripts.lerobot_eval", "lerobot.scripts.lerobot_train"])
 
+#: Commands and the modules that hold their `main`.
+MAINS = {
+    "lerobot-eval": "lerobot.scripts.lerobot_eval",
+    "lerobot-train": "lerobot.scripts.lerobot_train",
+    "keystone-policy-server": "lerobot_policy_keystone.policy_server",
+}
+
 
 def console_script(name: str) -> str:
     """The command as it is installed."""
     return str(Path(sys.executable).with_name(name))
 
 
-def run(command: str, arguments: list[str], directory: Path, variables: dict[str, str], timeout: float = 300) -> int:
-    """Run ``lerobot-eval`` or ``lerobot-train``; all that it prints goes to ``directory/output.txt``. Returns the exit code."""
+def start(command: str, arguments: list[str], directory: Path, variables: dict[str, str]) -> multiprocessing.Process:
+    """Start one of `MAINS`; all that it prints goes to ``directory/output.txt``."""
     process = forking.Process(target=_run, args=(command, arguments, directory, variables))
     process.start()
+    return process
+
+
+def run(command: str, arguments: list[str], directory: Path, variables: dict[str, str], timeout: float = 300) -> int:
+    """Run one of `MAINS` to its end. Returns the exit code."""
+    process = start(command, arguments, directory, variables)
     process.join(timeout)
     if process.exitcode is None:
         process.kill()
@@ -36,23 +50,4 @@ def _run(command: str, arguments: list[str], directory: Path, variables: dict[st
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = [command, *arguments]
-    if command == "lerobot-train":
-        from lerobot.scripts.lerobot_train import main
-    else:
-        from lerobot.scripts.lerobot_eval import main
-    if "--env.type=metaworld" in arguments:
-        _shorten_metaworld()
-    main()
-
-
-def _shorten_metaworld(steps: int = 20) -> None:
-    """LeRobot's Meta-World has 500 steps, whatever ``--env.episode_length`` says."""
-    from lerobot.envs import metaworld
-
-    init = metaworld.MetaworldEnv.__init__
-
-    def short(self, *args, **kwargs):
-        init(self, *args, **kwargs)
-        self._max_episode_steps = steps
-
-    metaworld.MetaworldEnv.__init__ = short
+    importlib.import_module(MAINS[command]).main()

@@ -54,17 +54,6 @@ def test_environment_variables(evaluate, checkpoint):
     assert {(round["k"], round["rule"]) for round in done.rounds} == {(8, "kde")}
 
 
-def test_metaworld(evaluate, checkpoint):
-    done = evaluate(
-        f"--policy.path={checkpoint('diffusion', 'metaworld')}", "--policy.keystone.k=8", "--env.task=metaworld-reach-v3",
-        env="metaworld",
-    )  # fmt: skip
-    assert done.code == 0, done.output
-    assert "KeyStone on: K=8, rule keystone, adapter diffusion" in done.output
-    assert len(done.rounds) > 1
-    assert done.rewards
-
-
 def test_policy_that_cannot_choose_is_an_error(evaluate, checkpoint):
     done = evaluate(f"--policy.path={checkpoint('act')}", "--policy.keystone.k=16")
     assert done.code != 0

@@ -2,17 +2,15 @@
 
 import json
 import pickle
-import signal
 import socket
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
 
+import eval_process
 import grpc
 import numpy as np
 import pytest
-from eval_process import console_script
 from lerobot.async_inference.helpers import RemotePolicyConfig, TimedObservation
 from lerobot.transport import services_pb2, services_pb2_grpc
 from lerobot.transport.utils import send_bytes_in_chunks
@@ -40,21 +38,14 @@ def port():
 
 @contextmanager
 def running(directory, variables, *arguments):
-    """The server as a process that prints to ``server.txt``; ended by SIGTERM."""
-    with (directory / "server.txt").open("w") as output:
-        server = subprocess.Popen(
-            [console_script("keystone-policy-server"), *arguments],
-            env=variables, cwd=directory, stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        try:
-            yield server
-        finally:
-            server.send_signal(signal.SIGTERM)
-            try:
-                server.wait(120)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                raise
+    """The server as a process; ended by SIGTERM."""
+    server = eval_process.start("keystone-policy-server", list(arguments), directory, variables)
+    try:
+        yield server
+    finally:
+        server.terminate()
+        server.join(120)
+        server.kill()
 
 
 class Client:
@@ -94,8 +85,8 @@ def test_actions_over_a_socket(tmp_path, variables, port, checkpoint):
         chunks = [client.act(timestep) for timestep in range(2)]
         with pytest.raises(grpc.RpcError):
             client.load("act", str(checkpoint("act")), STEPS)
-    output = (tmp_path / "server.txt").read_text()
-    assert server.returncode == 0, output
+    output = (tmp_path / "output.txt").read_text()
+    assert server.exitcode == 0, output
     for chunk in chunks:
         assert len(chunk) == STEPS
         assert all(action.get_action().isfinite().all() and action.get_action().shape == (2,) for action in chunk)

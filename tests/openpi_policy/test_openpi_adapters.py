@@ -26,6 +26,7 @@ from openpi_toys import (
 )
 
 import keystone_robotics as keystone
+from keystone_robotics.sample.families import ADAPTERS
 from keystone_robotics.sample.families.pi.openpi_policy import real_dims
 from keystone_robotics.sample.noise import initial_noise
 
@@ -117,6 +118,32 @@ def test_temperature_zero_and_options_of_the_policy_reach_the_sampler(build):
     few, many = (one.candidates for one in rounds)
     assert torch.allclose(few[:, 0], few[:, 3], atol=1e-6)
     assert not torch.allclose(few, many)
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=list(MODELS))
+@pytest.mark.parametrize("given", [{}, {"num_steps": 7}], ids=["default", "given"])
+def test_steps_go_over_what_the_policy_passes(build, given):
+    policy, twin = Policy(build(), **given), Policy(build(), num_steps=2)
+    assert ADAPTERS[keystone.attach(policy, k=1, steps=2).adapter].default_steps(policy) == given.get("num_steps", 10)
+    noise = np.ones((HORIZON, ACTION_DIM), np.float32)
+    replies = [one.infer(observation(), noise=noise)["actions"] for one in (policy, twin)]
+    np.testing.assert_array_equal(*replies)
+    torch.manual_seed(0)
+    one = policy.infer(observation())["actions"]
+    torch.manual_seed(0)
+    np.testing.assert_array_equal(one, twin.infer(observation())["actions"])
+    keystone.detach(policy)
+    assert policy._sample_kwargs == given
+    rounds = []
+    handle = keystone.attach(policy, k=4, seed=3, steps=2, check="all")
+    handle.subscribe(rounds.append)
+    policy.infer(observation())
+    expected = single_calls(twin, rounds[0].seeds, 4, observation())
+    assert np.abs(rounds[0].candidates[0, :, :, :REAL_DIMS].numpy() - expected).max() < 1e-5
+    handle.steps = None
+    with handle.seeded(rounds[0].seeds):
+        policy.infer(observation())
+    assert not torch.allclose(rounds[0].candidates, rounds[1].candidates)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -54,7 +54,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
                 patch.setattr(tokenizer_processor.AutoTokenizer, "from_pretrained", lambda *_: tokenizer)
                 stats = {"observation.state": statistics(0, 512, 2), "action": statistics(0, 512, 2)}
                 processors = make_pre_post_processors(policy.config, dataset_stats=stats)
-                patch.setattr(lerobot_agent, "load_policy", lambda path, device: (policy, *processors))
+                patch.setattr(lerobot_agent, "load_policy", lambda *given: (policy, *processors))
                 return LeRobotAgent(name, None)
         directory = tmp_path_factory.mktemp(name)
         save_checkpoint(policy, directory, "pusht")

@@ -129,15 +129,18 @@ def test_the_commit_of_a_hub_policy_is_part_of_its_fingerprint(tmp_path, monkeyp
 
 
 MINE = """
-from keystone_robotics.policies import load_agent
-def make(folder, device="unsaid"):
+from keystone_robotics import factory
+from keystone_robotics.policies import Agent, load_agent
+def make(folder, device="unsaid") -> Agent:
     agent = load_agent(folder)
     agent.said = device
     return agent
-def without(folder):
+def without(folder) -> 'Agent':
     return load_agent(folder)
+@factory
 def wrong():
     return 3
+@factory
 def fails():
     raise ValueError("no weights")
 """
@@ -168,3 +171,14 @@ def test_shipped_policies_can_be_loaded():
     for name, folder in shipped_policies().items():
         assert Path(folder).is_dir()
         assert load_agent(name).tasks
+
+
+def test_the_fingerprint_covers_subfolders(tmp_path):
+    """Backbones and tokenizers are saved in folders beside the weights."""
+    folder = save_random_flow(tmp_path / "policy")
+    seen = {checkpoint_fingerprint(str(folder))}
+    (folder / "backbone").mkdir()
+    for name, content in (("a.json", "{}"), ("a.json", "[]"), ("b.json", "[]")):
+        (folder / "backbone" / name).write_text(content)
+        seen.add(checkpoint_fingerprint(str(folder)))
+    assert len(seen) == 4

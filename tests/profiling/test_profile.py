@@ -99,11 +99,55 @@ def test_all_k_take_turns_and_none_is_always_first(timed):
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=6, unique=True), st.integers(1, 12), st.integers(1, 3))
 def test_every_round_of_a_schedule_has_every_cell_once(ks, rounds, clients):
     schedule = Schedule(tuple(sorted(ks)), rounds, tuple(range(1, clients + 1)))
-    cells = {(c, k) for c in schedule.clients for k in ks}
+    cells = {(c, k, None) for c in schedule.clients for k in ks}
     orders = [schedule.cells(number) for number in range(rounds)]
     assert all(len(order) == len(cells) and set(order) == cells for order in orders)
     firsts = [order[0][1] for order in orders[: len(ks)]]
     assert len(set(firsts)) == len(firsts)
+
+
+class Stepping(Timed):
+    """Each step takes 2 ms; each after the first 1 ms more with sixteen rows."""
+
+    num_inference_steps = 5
+
+    def sample(self, context, noise):
+        self.sampled.append((len(noise), self.num_inference_steps))
+        self.clock.turn(2 * self.num_inference_steps + (self.num_inference_steps - 1) * (len(noise) == 16))
+        return context[:, None] + noise / self.num_inference_steps
+
+
+def test_numbers_of_steps_are_a_second_axis(clock, tmp_path, stored):
+    policy = Stepping(clock)
+    found = keystone.profile(policy, OBSERVATION, k=(8, 16), steps=(5, 1, 2), rounds=5, out=tmp_path)
+    taken = {(cost.k, cost.steps): cost.median for cost in found.costs}
+    expected = {(k, None): 15 + 4 * (k == 16) for k in (1, 8, 16)} | {(k, 1): 7 for k in (1, 8, 16)}
+    expected |= {(k, 2): 9 + (k == 16) for k in (1, 8, 16)}
+    assert taken == pytest.approx(expected)
+    assert (found.steps, found.numbers_of_steps, found.best()) == (5, (None, 1, 2), 8)
+    assert (found.costs[-1].k, found.costs[-1].steps, found.costs[-1].ratio) == (16, 2, pytest.approx(10 / 15))
+    assert [(cost.k, cost.steps) for cost in found.no_slower() if cost.k == 16] == [(16, 1), (16, 2)]
+    assert (keystone.attached(policy), policy.num_inference_steps) == (None, 5)
+    rounds = policy.sampled[-5 * 9 :]
+    assert {cell: rounds.count(cell) for cell in rounds} == {(k, steps): 5 for k in (1, 8, 16) for steps in (5, 1, 2)}
+    # For k="auto", each number has a profile of its own, relative to K = 1 with as many steps.
+    best = {}
+    for steps in (None, 1, 2):
+        handle = keystone.attach(policy, k="auto", steps=steps, profiles=stored)
+        policy(OBSERVATION)
+        best[steps] = handle.k
+        keystone.detach(policy)
+    assert len(list(stored.glob("*.json"))) == 3
+    assert best == {None: 8, 1: 16, 2: 8}
+
+
+def test_an_attached_policy_keeps_its_steps(clock):
+    policy = Stepping(clock)
+    handle = keystone.attach(policy, k=4, steps=3)
+    found = keystone.profile(policy, OBSERVATION, k=8, steps=1, rounds=1)
+    taken = {(cost.k, cost.steps): cost.median for cost in found.costs}
+    assert taken == pytest.approx({(1, None): 11, (8, None): 11, (1, 1): 7, (8, 1): 7})
+    assert (found.steps, handle.steps, handle.k) == (3, 3, 4)
 
 
 @pytest.mark.parametrize("where", ["sampler", "encoder"])
@@ -240,6 +284,7 @@ def test_a_policy_that_is_called_in_its_own_way(timed):
         ({"tolerance": float("nan")}, "tolerance=nan"),
         ({"budget_ms": 0}, "budget_ms=0"),
         ({"rounds": 0}, "rounds=0"),
+        ({"steps": (2, 0)}, "steps=0"),
         ({"concurrent": 0}, "concurrent=0"),
     ],
 )
@@ -258,6 +303,8 @@ def test_arguments_that_make_no_sense(given, message, timed):
             {"policy": "metaworld-mixed", "concurrent": 2, "seed": 3, "rule": "mean"},
             "and rule, seed would hold for one",
         ),
+        ({"policy": "metaworld-mixed", "concurrent": 2, "steps": 2}, "and steps would hold for one"),
+        ({"observation": OBSERVATION, "steps": 2}, "steps=2: a Timed has no attribute num_inference_steps"),
         ({"observation": OBSERVATION, "batch": 2}, "for a policy given by name"),
         ({"policy": "metaworld-mixed", "observation": OBSERVATION}, "comes with its observation"),
         ({"policy": "metaworld-mixt"}, "did you mean 'metaworld-mixed'"),

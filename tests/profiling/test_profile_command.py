@@ -47,6 +47,20 @@ def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored, mon
     assert len(list(stored.glob("*.json"))) == 1
 
 
+def test_steps_are_a_column_and_the_cells_that_cost_no_more_are_named(policy, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("keystone_robotics.profiling.result.IMPLAUSIBLE", 0.0)
+    arguments = ["profile", policy, "--k", "4", "--rounds", "5", "--out", str(tmp_path)]
+    assert main([*arguments, "--steps", "1", "3"]) == 0
+    printed = capsys.readouterr().out
+    found = Profile.from_dict(json.loads((tmp_path / "profile.json").read_text()))
+    assert [(cost.k, cost.steps) for cost in found.costs] == [(k, steps) for steps in (None, 1, 3) for k in (1, 4)]
+    assert f"of the policy as it is (K = 1, {found.steps} steps): " in printed
+    assert "| K | steps | median ms |" in (tmp_path / "profile.md").read_text()
+    monkeypatch.setenv("KEYSTONE_STEPS", "4")
+    assert main(arguments) == 0
+    assert {cost["steps"] for cost in json.loads((tmp_path / "profile.json").read_text())["costs"]} == {None, 4}
+
+
 MODULE = """
 import torch
 import keystone_robotics as keystone
@@ -55,6 +69,7 @@ class Mine:
     def act(self, observation):
         return observation[:, None] + torch.randn(len(observation), 8, 2)
 
+@keystone.factory
 def make(batch=3, attach="no"):
     policy = Mine()
     if attach == "yes":
@@ -73,7 +88,7 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop("robots_of_mine", None)
 
 
-@pytest.mark.parametrize(("more", "rows"), [([], 3), (["--batch", "2"], 2), (["--concurrent", "2"], 3)])
+@pytest.mark.parametrize(("more", "rows"), [([], 3), (["--batch", "2"], 2)])
 def test_a_policy_that_a_function_makes(more, rows, module, capsys):
     arguments = ["profile", f"{module}:make?attach=yes", "--k", "2", "--rounds", "5", *more]
     assert main(arguments) == 0
@@ -109,6 +124,8 @@ def test_files_that_are_not_of_a_profile_are_not_overwritten(policy, tmp_path, c
     [
         (["--k", "1"], "numbers of candidates to compare with K = 1"),
         (["--rounds", "0"], "rounds=0"),
+        (["--steps", "0"], "steps=0"),
+        (["--spec", "mean:steps=2"], "give the numbers with --steps"),
         (["--budget-ms", "-3"], "budget_ms=-3"),
         (["--device", "nvidia"], "device 'nvidia' cannot be used"),
     ],
@@ -118,7 +135,8 @@ def test_arguments_that_make_no_sense_are_one_line(arguments, message, policy, t
     assert message in capsys.readouterr().err
 
 
-def test_other_clients_are_processes_and_k_is_told_with_and_without_them(policy, tmp_path, capsys):
+def test_other_clients_are_processes_and_k_is_told_with_and_without_them(module, tmp_path, capsys):
+    policy = f"{module}:make?attach=yes"
     assert main(["profile", policy, "--k", "4", "--rounds", "2", "--concurrent", "2", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "one client alone:" in printed

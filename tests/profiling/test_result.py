@@ -11,7 +11,7 @@ from scipy import stats
 
 from keystone_robotics.cli.profile import advice
 from keystone_robotics.profiling import Cost, Profile
-from keystone_robotics.profiling.measure import PHASES
+from keystone_robotics.profiling.measure import PHASES, Cell
 from keystone_robotics.profiling.memory import Peak
 from keystone_robotics.profiling.ranges import quantile_range
 from keystone_robotics.profiling.result import summarize
@@ -34,7 +34,7 @@ def test_a_larger_k_that_is_cheaper_is_not_believed(stored):
 
 def measured(rounds, **options):
     """A profile of K = 1, which takes 10 ms, and of K = 4 and K = 16, by their milliseconds in every round."""
-    times = {(1, k): [{**dict.fromkeys(PHASES, 0.0), "denoise": row[k]} for row in rounds] for k in (1, 4, 16)}
+    times = {Cell(1, k): [{**dict.fromkeys(PHASES, 0.0), "denoise": row[k]} for row in rounds] for k in (1, 4, 16)}
     return Profile("p", "a", 1, "d", {}, "f", summarize(times, {}), "m", **options)
 
 
@@ -77,8 +77,10 @@ def test_statistics_and_the_choice(rounds, tolerance, budget):
     """Against numpy, for three K with any times whatever."""
     ks = (1, 4, 16)
     phases = [dict(zip(PHASES, (0.25 * t, 0.75 * t, 0.0, 0.0))) for row in rounds for t in row]
-    times = {(1, k): phases[number::3] for number, k in enumerate(ks)}
-    found = Profile("p", "a", 1, "d", {}, "f", summarize(times, {1: Peak(9, 4), 4: None}), "m", tolerance, budget)
+    times = {Cell(1, k): phases[number::3] for number, k in enumerate(ks)}
+    found = Profile(
+        "p", "a", 1, "d", {}, "f", summarize(times, {(1, None): Peak(9, 4), (4, None): None}), "m", tolerance, budget
+    )
     table = np.array(rounds)
     for number, (k, cost) in enumerate(zip(ks, found.costs)):
         assert cost.median == pytest.approx(np.median(table[:, number]))
@@ -97,7 +99,7 @@ def test_statistics_and_the_choice(rounds, tolerance, budget):
 
 @given(st.lists(st.tuples(*[st.floats(0.01, 1e4)] * len(PHASES)), min_size=1, max_size=20))
 def test_phases_add_up_to_the_median(rounds):
-    (cost,) = summarize({(1, 1): [dict(zip(PHASES, row)) for row in rounds]}, {})
+    (cost,) = summarize({Cell(1, 1): [dict(zip(PHASES, row)) for row in rounds]}, {})
     assert sum(getattr(cost, phase) for phase in PHASES) == pytest.approx(cost.median)
 
 
@@ -105,10 +107,56 @@ def test_costs_of_clients_are_compared_among_themselves():
     def times(ms):
         return [dict.fromkeys(PHASES, 0.0) | {"denoise": ms}] * 3
 
-    found = summarize({(1, 1): times(10), (1, 4): times(10), (3, 1): times(20), (3, 4): times(30)}, {})
+    cells = {Cell(1, 1): times(10), Cell(1, 4): times(10), Cell(3, 1): times(20), Cell(3, 4): times(30)}
+    found = summarize(cells, {})
     assert [(cost.clients, cost.k, cost.ratio) for cost in found] == [(1, 1, 1), (1, 4, 1), (3, 1, 1), (3, 4, 1.5)]
     profile = Profile("p", "a", 1, "d", {}, "f", found, "m")
     text = str(profile)
     assert (profile.best(), profile.best(1)) == (1, 4)  # for use under the load that was asked for
     assert "With 3 clients on the device K shrinks from 4 to 1; K = 1 itself takes 2.00 times as long." in text
     assert isinstance(found[0], Cost)
+
+
+def test_cells_that_cost_no_more_than_the_policy_as_it_is():
+    def times(ms):
+        return [dict.fromkeys(PHASES, 0.0) | {"denoise": ms}] * 5
+
+    ms = {
+        (1, None): 20,
+        (4, None): 24,
+        (16, None): 30,
+        (1, 2): 7,
+        (4, 2): 9,
+        (16, 2): 12,
+        (1, 5): 12,
+        (4, 5): 20.5,
+        (16, 5): 25,
+    }
+    costs = summarize({Cell(1, *cell): times(taken) for cell, taken in ms.items()}, {})
+    found = Profile("p", "a", 1, "d", {}, "f", costs, "m", steps=10)
+    assert [(cost.k, cost.steps) for cost in found.no_slower()] == [(1, None), (1, 2), (4, 2), (16, 2), (1, 5), (4, 5)]
+    assert found.best() == 1, "K for the policy's own number of steps"
+    assert found.of(1, 2)[2].ratio == 12 / 20
+    text = str(found)
+    assert (
+        "Within 5% of the policy as it is (K = 1, 10 steps): 10 steps: K = 1; 2 steps: K = 1, 4, 16; 5 steps: K = 1, 4"
+        in text
+    )
+    assert "| K | steps | median ms |" in text
+    assert "| 16 | 2 | 12 |" in text
+    written = json.loads(json.dumps(found.as_dict()))
+    assert {"k": 16, "steps": 2} in written["found"]["1"]["no_slower"]
+    assert {"k": 1, "steps": 10} in written["found"]["1"]["no_slower"]
+    assert Profile.from_dict(written) == found
+    assert advice(found) == (
+        "K = 16 with 2 steps takes no longer than the policy as it is: keystone.attach(policy, k=16, steps=2)"
+    )
+    wide = [
+        dataclasses.replace(cost, ratio_low=0.9, ratio_high=1.1) if (cost.k, cost.steps) == (4, 5) else cost
+        for cost in costs
+    ]
+    unsure = dataclasses.replace(found, costs=tuple(wide))
+    assert [(cost.k, cost.steps) for cost in unsure.maybe_slower()] == [(4, 5)]
+    assert "5 steps: K = 1, 4? (?: not certain, more rounds would tell)" in str(unsure)
+    odd = dataclasses.replace(found, costs=(*costs[:-1], dataclasses.replace(costs[-1], ratio=0.1)))
+    assert "K = 16 took" in odd.doubt

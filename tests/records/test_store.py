@@ -15,6 +15,7 @@ import pytest
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.records import FILE, EpisodeRecord, RoundRecord, Store, schema
+from keystone_robotics.records import store as store_module
 
 ARM = "keystone:k=4"
 
@@ -109,6 +110,7 @@ def test_arms_keep_the_order_in_which_they_were_added(tmp_path):
     with claimed(tmp_path) as store:
         assert store.add_arms(["first", "keystone:k=16"]) == ["first", "keystone:k=16"]
     with Store(tmp_path) as store:
+        store.lock()
         assert store.add_arms(["medoid:k=16", "first"]) == ["first", "keystone:k=16", "medoid:k=16"]
 
 
@@ -161,28 +163,89 @@ def test_a_damaged_store_is_not_changed(tmp_path, how, says):
         store.episodes()
 
 
-@pytest.mark.parametrize("left", [b"", None])
-def test_a_process_killed_while_it_created_the_tables(tmp_path, left):
-    """It leaves an empty file, or one whose journal says that it was empty."""
-    path = tmp_path / FILE
-    if left is not None:
-        path.write_bytes(left)
-    else:
-        code = f"""
-            import os, signal, sqlite3
-            database = sqlite3.connect({str(path)!r}, isolation_level=None)
-            database.execute("PRAGMA cache_size = 1")
-            database.execute("BEGIN")
-            database.execute("CREATE TABLE meta (key TEXT, value TEXT)")
-            for n in range(200):
-                database.execute("INSERT INTO meta VALUES (?, ?)", (str(n), "x" * 2000))
-            os.kill(os.getpid(), signal.SIGKILL)
-        """
-        subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
-        assert path.stat().st_size > 0
-        assert (tmp_path / f"{FILE}-journal").exists()
+def test_an_empty_database_is_not_a_new_run(tmp_path):
+    """A disk that was full, a copy that failed: what was stored is lost, and nobody should find that out later."""
+    claimed(tmp_path, ONE).close()
+    (tmp_path / FILE).write_bytes(b"")
+    with pytest.raises(KeystoneError, match=r"is empty: what was stored there is lost\. Restore it, or delete it"):
+        claimed(tmp_path)
+    assert (tmp_path / FILE).read_bytes() == b""
+    with pytest.raises(KeystoneError, match="its tables are missing"), Store(tmp_path) as store:
+        store.episodes()
+
+
+def test_a_process_killed_while_it_created_the_tables(tmp_path):
+    """It leaves no database, so that the next one begins."""
+    code = f"""
+        import os, pathlib, signal
+        from keystone_robotics.records import Store, schema
+        create = schema.create
+        schema.create = lambda database: (create(database), os.kill(os.getpid(), signal.SIGKILL))
+        Store(pathlib.Path({str(tmp_path)!r})).claim({{"policy": "p"}})
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
+    assert done.returncode == -9
+    assert not (tmp_path / FILE).exists()
     with claimed(tmp_path, ONE) as store:
         assert store.keys() == {ONE.key}
+
+
+CHANGES = {
+    "an outcome": ("UPDATE episodes SET success = 0", "episodes"),
+    "a statistic": ("UPDATE episodes SET consensus = 0.5", "episodes"),
+    "a type": ("UPDATE episodes SET checksum = NULL, steps = 'many'", "episodes"),
+    "a blob": (
+        "UPDATE rounds SET candidates = zeroblob(length(candidates))",
+        "rounds",
+    ),
+    "a blob that is text": ("UPDATE rounds SET candidates = CAST(x'ff00' AS TEXT)", "holds text that is not UTF-8"),
+    "a blob cut off": ("UPDATE rounds SET checksum = NULL, actions = substr(actions, 1, 20)", "rounds"),
+    "the identity": ("UPDATE meta SET value = '[[[' WHERE key = 'identity'", "meta"),
+}
+
+
+@pytest.mark.parametrize(("change", "place"), CHANGES.values(), ids=CHANGES)
+def test_changed_values_are_noticed(tmp_path, change, place):
+    """SQLite checks its pages, not what is on them."""
+    claimed(tmp_path, ONE, FAILED).close()
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute(change)
+    with Store(tmp_path) as store, pytest.raises(KeystoneError, match=f"is damaged: a row of the table {place}"):
+        store.identity(), store.episodes(), store.rounds(ONE.key)
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
+HOSTILE = {
+    "a view": ("ALTER TABLE episodes RENAME TO e", f"CREATE VIEW episodes AS {ENDLESS}"),
+    "another view": (f"CREATE VIEW more AS {ENDLESS}",),
+    "a trigger": ("CREATE TRIGGER t AFTER INSERT ON episodes BEGIN DELETE FROM shards; END",),
+    "a computed column": ("ALTER TABLE meta ADD COLUMN more TEXT GENERATED ALWAYS AS (hex(zeroblob(100))) VIRTUAL",),
+    "a virtual table": ("CREATE VIRTUAL TABLE words USING fts5(word)",),
+}
+
+
+@pytest.mark.parametrize("statements", HOSTILE.values(), ids=HOSTILE)
+def test_a_database_with_a_program_in_it_is_refused(tmp_path, statements):
+    claimed(tmp_path, ONE).close()
+    with sqlite3.connect(tmp_path / FILE) as database:
+        for statement in statements:
+            database.execute(statement)
+    for use in (lambda: Store(tmp_path).episodes(), lambda: claimed(tmp_path)):
+        with pytest.raises(KeystoneError, match=r"it holds more than tables: the (view|trigger|table)"):
+            use()
+
+
+def test_reading_ends(tmp_path, monkeypatch):
+    claimed(tmp_path, ONE).close()
+    monkeypatch.setattr(store_module, "READING_SECONDS", 0.1)
+    with Store(tmp_path) as store, pytest.raises(KeystoneError, match="was not read within 0 s"):
+        store._select(ENDLESS)
+
+
+def test_a_store_that_is_not_claimed_does_not_write(tmp_path):
+    claimed(tmp_path, ONE).close()
+    with Store(tmp_path) as store, pytest.raises(KeystoneError, match="readonly"):
+        store.add_arms(["first"])
 
 
 def test_two_processes_in_one_folder(tmp_path):

@@ -5,6 +5,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from keystone_robotics.sample.families.pi import step as pi_step
 from keystone_robotics.sample.families.xvla import lerobot as xvla
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.noise import FixedNoise, initial_noise
+from keystone_robotics.sample.request import SampleRequest
 from keystone_robotics.select.rules import RULES, bind
 from tiny import POLICIES
 from tiny.common import seeded
@@ -44,6 +46,17 @@ SHARES_STATE = {
     "wall_x": "tokenises in every call, and a fast tokenizer cannot be in use twice (Already borrowed)",
 }
 """Policies that two threads cannot use at once, with or without KeyStone."""
+
+
+STEPS = {
+    **dict.fromkeys(("diffusion", "fastwam", "molmoact2", "pi0", "pi05"), "num_inference_steps"),
+    **dict.fromkeys(("evo1", "groot", "vla_jepa"), "num_inference_timesteps"),
+    "eo1": "num_denoise_steps",
+    "multi_task_dit": "num_integration_steps",
+    "smolvla": "num_steps",
+    "xvla": "num_denoising_steps",
+}
+"""The number of denoising steps in the policies' configurations."""
 
 
 def named(names: Sequence[str]) -> Any:
@@ -136,7 +149,7 @@ def rounds_of(handle: Handle) -> list[RoundEvent]:
 
 
 @named(NAMES)
-@pytest.mark.parametrize(("batch_size", "k"), [(1, 4), (1, 16), (3, 4)])
+@pytest.mark.parametrize(("batch_size", "k"), [(1, 6), (3, 4)])
 def test_candidates_are_single_calls(name: str, policy: Any, recorder: Recorder, batch_size: int, k: int) -> None:
     recipe = POLICIES[name]
     assert batch_size in recipe.batch_sizes
@@ -288,8 +301,7 @@ def build_with_rtc(name: str) -> Any:
 
 
 @named(RTC)
-@pytest.mark.parametrize("leftover", ["rows", "one row", "whole chunk", "none"])
-@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize(("batch_size", "leftover"), [(1, "rows"), (1, "none"), (3, "one row"), (3, "whole chunk")])
 def test_candidates_are_single_calls_with_rtc(name: str, recorder: Recorder, leftover: str, batch_size: int) -> None:
     recipe, policy = POLICIES[name], build_with_rtc(name)
     generator = torch.Generator().manual_seed(1)
@@ -587,6 +599,194 @@ def test_check_notices_a_second_encoding(name: str, policy: Any, monkeypatch: py
     keystone.attach(policy, k=4, seed=0)
     with pytest.raises(KeystoneError, match="forward_vlm was called 2 times for 4 candidates, 1 for one"):
         POLICIES[name].predict(policy, POLICIES[name].batch())
+
+
+# 14: the number of denoising steps
+
+
+@functools.cache
+def build_with_steps(name: str, steps: int) -> Any:
+    """The same weights, and a configuration with that number of steps."""
+    twin = POLICIES[name].build(**{STEPS[name]: steps} if name in STEPS else {}).requires_grad_(False)
+    twin.load_state_dict(build(name).state_dict())
+    if name not in STEPS:  # Wall-X has no such setting
+        twin.model.predict = functools.partial(twin.model.predict, num_inference_timesteps=steps)
+    return twin
+
+
+@named(NAMES)
+def test_candidates_take_that_many_steps(name: str, policy: Any, recorder: Recorder) -> None:
+    recipe, twin = POLICIES[name], build_with_steps(name, 2)
+    batch = recipe.batch(max(recipe.batch_sizes))
+    predict, expected = (functools.partial(recipe.predict, one, batch) for one in (policy, twin))
+    candidates = candidate_chunks(policy, predict, recorder, 3, steps=2)
+    assert_close(candidates, single_chunks(expected, recorder, 3))
+    moved = (single_chunks(predict, recorder, 3) - candidates).abs().max()
+    assert moved > 1e-3, "the number of steps has no effect: this test has no teeth"
+
+
+@named(NAMES)
+def test_one_candidate_with_steps_is_the_policy_with_that_setting(name: str, policy: Any) -> None:
+    recipe, twin = POLICIES[name], build_with_steps(name, 2)
+    chunks = []
+    handle = keystone.attach(policy, k=1, steps=2)
+    assert handle.engine.untouched
+    for one in (policy, twin):
+        with seeded(3):
+            chunks.append(recipe.predict(one, recipe.batch()))
+    assert torch.equal(*chunks)
+    keystone.detach(policy)
+    with seeded(3):
+        assert not torch.equal(recipe.predict(policy, recipe.batch()), chunks[0])
+
+
+@named(NAMES)
+def test_steps_change_between_rounds_and_are_checked_again(name: str, policy: Any) -> None:
+    recipe, before = POLICIES[name], copy.deepcopy(vars(policy.config))
+    own = ADAPTERS[name].default_steps(policy)
+    handle = keystone.attach(policy, k=4, seed=0, check="all", keep=8)
+    findings = []
+    for steps in (None, 5, 1, None):
+        handle.steps = steps
+        handle.engine.finding = None
+        assert (vars(policy.config), ADAPTERS[name].default_steps(policy)) == (before, own)
+        with handle.seeded(1):
+            chunk = recipe.predict(policy, recipe.batch())
+        findings.append((handle.engine.finding is not None, handle.path, chunk))
+    checked, paths, chunks = zip(*findings, strict=True)
+    assert checked == (True, True, True, False)
+    assert len(set(paths)) == 1
+    assert torch.equal(chunks[0], chunks[3])
+    assert (torch.stack(chunks[:3])[:, None] - torch.stack(chunks[:3])).abs().flatten(2).amax(2).fill_diagonal_(
+        1
+    ).min() > 1e-3
+    # A round is replayed with the steps that it was drawn with.
+    rounds = [handle.replay(number) for number in range(4)]
+    assert torch.equal(rounds[0], rounds[3])
+    assert not torch.isclose(rounds[0], rounds[1]).all()
+    assert vars(policy.config) == before
+
+
+@pytest.mark.xdist_group("diffusion")
+@pytest.mark.parametrize("kind", ["DDPM", "DDIM"])
+@pytest.mark.parametrize("name", ["diffusion", "multi_task_dit"])
+def test_fewer_steps_of_a_noise_schedule(name: str, kind: str) -> None:
+    objective = {"objective": "diffusion"} if name == "multi_task_dit" else {}
+    policy = build(name, noise_scheduler_type=kind, num_inference_steps=4, **objective)
+    recipe = POLICIES[name]
+    trained = policy.config.num_train_timesteps
+    try:
+        for steps in (1, 3):
+            handle = keystone.attach(policy, k=4, seed=0, check="all", steps=steps)
+            assert recipe.predict(policy, recipe.batch(3)).isfinite().all()
+            keystone.detach(policy)
+        with pytest.raises(KeystoneError, match=rf"steps={trained + 1}: the noise .* {trained} steps; expected 1 to"):
+            keystone.attach(policy, k=4, steps=trained + 1)
+        assert keystone.attached(policy) is None
+        handle = keystone.attach(policy, k=4, steps=trained)
+        with pytest.raises(KeystoneError, match="expected 1 to"):
+            handle.steps = trained + 1
+        assert handle.steps == trained
+    finally:
+        keystone.detach(policy)
+
+
+@named(["pi05", "xvla", "fastwam", "molmoact2"])
+def test_steps_go_over_the_callers(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = POLICIES[name]
+    batch, options = recipe.batch(), {}
+    if name == "fastwam":
+        batch["num_inference_steps"] = 7
+    elif name == "xvla":
+        monkeypatch.setattr(policy.config, "num_denoising_steps", 7)
+    else:
+        options["num_steps"] = 7
+    keystone.attach(policy, k=1, steps=2)
+    with seeded(3), torch.no_grad():
+        chunk = policy.predict_action_chunk(dict(batch), **options)
+    with seeded(3), torch.no_grad():
+        assert torch.equal(chunk, build_with_steps(name, 2).predict_action_chunk(dict(recipe.batch())))
+
+
+@named(["smolvla", "pi05", "diffusion"])
+def test_noise_of_the_caller_takes_that_many_steps(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    twin, recipe = build_with_steps(name, 2), POLICIES[name]
+    keystone.attach(policy, k=4, steps=2)
+    noise = torch.ones(1, *((16, 6) if name == "diffusion" else (10, 8)))
+    for one in (policy, twin):
+        monkeypatch.setitem(vars(one), "predict_action_chunk", functools.partial(one.predict_action_chunk, noise=noise))
+    assert torch.equal(*(recipe.predict(one, recipe.batch()) for one in (policy, twin)))
+
+
+@named(["smolvla", "pi05", "evo1", "multi_task_dit"])
+def test_a_checkpoint_saved_while_attached_has_the_policys_own_steps(name: str, policy: Any, tmp_path: Path) -> None:
+    policy.save_pretrained(tmp_path / "alone")
+    keystone.attach(policy, k=4, steps=2)
+    POLICIES[name].predict(policy, POLICIES[name].batch())
+    policy.save_pretrained(tmp_path / "attached")
+    assert (tmp_path / "alone/config.json").read_bytes() == (tmp_path / "attached/config.json").read_bytes()
+
+
+@named(["smolvla", "groot"])
+def test_a_copy_takes_that_many_steps(name: str, policy: Any) -> None:
+    recipe = POLICIES[name]
+    handle = keystone.attach(policy, k=4, seed=0, steps=2)
+    twin = copy.deepcopy(policy)
+    handle.steps = 3
+    chunks = [recipe.predict(one, recipe.batch()) for one in (policy, twin)]
+    assert keystone.attached(twin).steps == 2
+    assert not torch.isclose(*chunks).all()
+    handle.steps = 2
+    with handle.seeded(1), keystone.attached(twin).seeded(1):
+        assert torch.equal(recipe.predict(policy, recipe.batch()), recipe.predict(twin, recipe.batch()))
+
+
+@named(["smolvla", "evo1"])
+def test_threads_with_steps_leave_the_policy_its_own(name: str, policy: Any) -> None:
+    recipe, own = POLICIES[name], ADAPTERS[name].default_steps(policy)
+    handle = keystone.attach(policy, k=4, steps=2)
+
+    def run(i: int) -> Tensor:
+        with torch.no_grad(), handle.seeded(i):
+            return recipe.predict(policy, recipe.batch())
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(run, range(8)))
+    assert all(torch.equal(chunk, run(i)) for i, chunk in enumerate(together))
+    assert ADAPTERS[name].default_steps(policy) == own
+
+
+@named(["smolvla"])
+def test_a_round_that_raises_leaves_the_policy_its_own_steps(name: str, policy: Any, monkeypatch: Any) -> None:
+    keystone.attach(policy, k=4, steps=2)
+    monkeypatch.setitem(vars(policy.model), "embed_suffix", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        POLICIES[name].predict(policy, POLICIES[name].batch())
+    assert policy.config.num_steps == 4
+
+
+@named(["vla_jepa", "evo1"])
+def test_a_fast_path_with_another_number_of_steps_is_refused(
+    name: str, policy: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Exact with its own number, and deaf to another: the self-check with that number finds it out."""
+    recipe = POLICIES[name]
+    handle = keystone.attach(policy, k=4, seed=0)
+    wrapped = SampleRequest.wrapped
+
+    def deaf(request: SampleRequest, wrap: Any) -> SampleRequest:
+        return replace(wrapped(request, wrap), shared=request.shared)
+
+    monkeypatch.setattr(SampleRequest, "wrapped", deaf)
+    recipe.predict(policy, recipe.batch())
+    assert handle.path == "fast"
+    handle.steps = 2
+    recipe.predict(policy, recipe.batch())
+    assert handle.path == "plain"
+    assert "the fast path is not used in rounds like this one" in caplog.text
+    handle.steps = None
+    recipe.predict(policy, recipe.batch())
+    assert handle.path == "fast"
 
 
 # The caller's own choices

@@ -34,8 +34,13 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MASKS])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        pytest.param(name, rows, marks=pytest.mark.xdist_group(name))
+        for name, rows in (("smolvla", 1), ("smolvla", 2), ("pi0", 2), ("pi05", 1), ("groot", 2), ("fastwam", 1))
+    ],
+)
 def test_another_instruction_is_not_compiled_anew(name: str, rows: int, graphs: list[Any]) -> None:
     policy = POLICIES[name].build().requires_grad_(False)
     handle = keystone.attach(policy, k=3, seed=0, compile=True)
@@ -63,8 +68,13 @@ def feed_forward(name: str, policy: Any) -> Any:
     return policy.model.paligemma_with_expert.gemma_expert.model.layers[0].mlp
 
 
-@pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MASKS])
+@pytest.mark.parametrize(
+    ("name", "fast"),
+    [
+        pytest.param(name, fast, marks=pytest.mark.xdist_group(name))
+        for name, fast in (*((name, True) for name in MASKS), ("smolvla", False), ("fastwam", False))
+    ],
+)
 def test_hook_that_came_after_compiling_is_run(name: str, fast: bool, graphs: list[Any]) -> None:
     policy, batch, calls = POLICIES[name].build().requires_grad_(False), POLICIES[name].batch(1), []
     handle = keystone.attach(policy, k=3, seed=0, compile=True, fast=fast)
@@ -98,3 +108,19 @@ def test_sampler_that_is_compiled_as_a_whole_does_not_ask_for_the_path(name: str
     frames = [frame for reason in found.break_reasons for frame in reason.user_stack]
     assert frames, "nothing breaks any more: compile it with fullgraph=True instead"
     assert not [frame for frame in frames if frame.name == "is_sharing"]
+
+
+@pytest.mark.parametrize("name", ["smolvla", "groot"])
+def test_another_number_of_steps_is_exact_and_not_compiled_anew(name: str, graphs: list[Any]) -> None:
+    policy, batch = POLICIES[name].build().requires_grad_(False), POLICIES[name].batch(1)
+    handle = keystone.attach(policy, k=3, seed=0, compile=True, check="all")
+    chunks, made = [], []
+    for steps in (None, 2, None):
+        handle.steps, handle.engine.finding = steps, None
+        with handle.seeded(1):
+            chunks.append(POLICIES[name].predict(policy, batch))
+        assert (handle.path, handle.engine.finding is not None) == ("fast", len(made) < 2)
+        made.append(len(graphs))
+    assert made[0] == made[1] == made[2]
+    assert torch.equal(chunks[0], chunks[2])
+    assert not torch.isclose(chunks[0], chunks[1]).all()

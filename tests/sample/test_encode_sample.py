@@ -219,3 +219,58 @@ def test_flat_chunks_are_refused():
     keystone.attach(policy, k=4)
     with torch.no_grad(), pytest.raises(KeystoneError, match=r"chunks of shape \(12,\).*expected \(T, D\)"):
         policy(torch.zeros(2, 3))
+
+
+class Stepping(Own):
+    """Reads its number of steps where the adapter looks for it."""
+
+    num_inference_steps = 4
+
+    def sample(self, context, noise):
+        for _ in range(self.num_inference_steps):
+            noise = noise + torch.tanh(self.unpack(context)[:, None] - noise) / self.num_inference_steps
+        return noise
+
+
+def test_steps_are_read_by_sample_and_leave_no_trace():
+    policy, observation = Stepping(), torch.randn(2, 3)
+    before = dict(vars(policy))
+    handle = keystone.attach(policy, k=4, seed=0, steps=2, check="all", keep=2)
+    rounds = []
+    handle.subscribe(rounds.append)
+    policy(observation)
+    assert (handle.steps, policy.num_inference_steps) == (2, 4)
+    assert "K=4, steps=2, rule keystone" in repr(handle)
+    twin = Stepping()
+    twin.load_state_dict(policy.state_dict())
+    twin.num_inference_steps = 2
+    noise = initial_noise(rounds[0].seeds, 4, SHAPE).unflatten(0, (2, 4))
+    expected = torch.stack([twin.sample(twin.encode(observation), noise[:, j]) for j in range(4)], 1)
+    torch.testing.assert_close(rounds[0].candidates, expected)
+    keystone.detach(policy)
+    assert set(vars(policy)) == set(before), "an attribute of the class became one of the object"
+
+
+def test_a_policy_without_that_attribute_is_told_its_name():
+    policy = Own()
+    with pytest.raises(
+        KeystoneError, match=r"^steps=2: a Own has no attribute num_inference_steps, .*leave steps out$"
+    ):
+        keystone.attach(policy, k=4, steps=2)
+    assert keystone.attached(policy) is None
+    handle = keystone.attach(policy, k=4)
+    with pytest.raises(KeystoneError, match=r"^steps=2: a Own has no attribute"):
+        handle.steps = 2
+    assert handle.steps is None
+
+
+def test_an_attribute_that_cannot_be_set_is_refused():
+    class Fixed(Stepping):
+        num_inference_steps = property(lambda self: 4)
+
+    policy = Fixed()
+    with pytest.raises(
+        KeystoneError, match=r"^steps=2: num_inference_steps of a Fixed cannot be set .*leave steps out$"
+    ):
+        keystone.attach(policy, k=4, steps=2)
+    assert keystone.attached(policy) is None

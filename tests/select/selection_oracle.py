@@ -13,7 +13,7 @@ import numpy as np
 
 from keystone_robotics.select.engine import starting_order
 
-LARGEST = 1e15
+LARGEST = 2.0**49
 EPSILON = 1e-8
 
 
@@ -88,7 +88,7 @@ def judge(
     x = np.asarray(rows, np.float64).reshape(len(rows), -1)
     clusters = min(clusters, len(x))
     with np.errstate(all="ignore"):
-        valid = np.flatnonzero(np.square(x).sum(1) < LARGEST**2)
+        valid = np.flatnonzero((np.abs(x) < LARGEST).all(1))
     order = [int(np.flatnonzero(valid == o)[0]) for o in starting_order(init, len(x), seed) if o in valid]
     everyone = np.full(len(x), -1)
     x = x[valid]

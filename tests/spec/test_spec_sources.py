@@ -9,7 +9,6 @@ import torch
 
 import keystone_robotics as keystone
 from keystone_robotics import ActionSpace, KeystoneError, Spec
-from keystone_robotics import spec as spec_module
 from keystone_robotics.spec import merge, options, options_from_environment, spec_from
 
 
@@ -20,7 +19,6 @@ class Policy(torch.nn.Module):
 
 @pytest.fixture
 def warnings(monkeypatch, caplog):
-    monkeypatch.setattr(spec_module, "_warned", set())
     caplog.set_level(logging.WARNING, "keystone")
     return caplog
 
@@ -48,16 +46,70 @@ def test_every_option_can_be_set_in_the_environment(warnings):
     assert not warnings.text
 
 
-def test_unknown_variables_are_ignored_with_one_warning(warnings):
-    environment = {
-        "KEYSTONE_SERVICE_HOST": "10.0.0.1",
-        "KEYSTONE_PORT": "tcp://10.0.0.1:80",
-        "KEYSTONE_TEMPERTURE": "2",
-    }
-    for _ in range(2):
-        assert options_from_environment(environment) == {}
-    assert len(warnings.records) == 3
-    assert "KEYSTONE_TEMPERTURE in the environment: no option; the nearest is KEYSTONE_TEMPERATURE" in warnings.text
+#: What Kubernetes injects for services called keystone, keystone-k and keystone-admin, and what OpenStack's tools set.
+FOREIGN = [
+    "SERVICE_HOST",
+    "SERVICE_PORT",
+    "SERVICE_PORT_HTTP",
+    "PORT",
+    "PORT_5000_TCP",
+    "PORT_5000_TCP_ADDR",
+    "PORT_5000_TCP_PORT",
+    "PORT_80_TCP_PROTO",
+    "K_SERVICE_HOST",
+    "K_PORT",
+    "ADMIN_SERVICE_HOST",
+    "ADMIN_PORT_35357_TCP",
+    "AUTH_URL",
+    "URL",
+    "HOST",
+    "USER",
+    "USERNAME",
+    "PASSWORD",
+    "PROJECT",
+    "TOKEN",
+    "ADMIN_TOKEN",
+    "REGION",
+    "DB_HOST",
+    "DB_PASSWORD",
+    "CONFIG",
+    "VERSION",
+    "TAG",
+    "IMAGE",
+    "DEBUG",
+    "HOME",
+    "DIR",
+    "PATH",
+    "NAME",
+    "KEY",
+    "API",
+    "LOG_LEVEL",
+    "LOG_DIR",
+    "ENV",
+    "MODE",
+    "ID",
+    "DOMAIN",
+]
+
+
+def test_variables_of_others_are_ignored_with_a_debug_line(warnings):
+    assert options_from_environment({f"KEYSTONE_{name}": "x" for name in FOREIGN}) == {}
+    assert not warnings.records
+    warnings.set_level(logging.DEBUG, "keystone")
+    options_from_environment({"KEYSTONE_SERVICE_HOST": "10.0.0.1"})
+    assert [(record.levelname, record.getMessage()) for record in warnings.records] == [
+        ("DEBUG", "KEYSTONE_SERVICE_HOST in the environment is not KeyStone's: ignored")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [("KK", "K"), ("TEMPERTURE", "TEMPERATURE"), ("RULES", "RULE"), ("RUEL", "RULE"), ("STEP", "STEPS"), ("METRIK", "METRIC"),
+     ("SED", "SEED"), ("PROFILE", "PROFILES"), ("LOGS", "LOG"), ("SPECS", "SPEC")],
+)  # fmt: skip
+def test_a_typo_is_an_error(typo, meant):
+    with pytest.raises(KeystoneError, match=rf"^KEYSTONE_{typo} .* no option: did you mean KEYSTONE_{meant}\?$"):
+        options_from_environment({f"KEYSTONE_{typo}": "8"})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """A specification as text, as a mapping and as Python's own values."""
 
+import dataclasses
 import json
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -76,11 +78,11 @@ def test_every_spec_round_trips_as_text_and_as_json(spec):
         "first:execute=4",
         "keystone:k=16",
         "keystone:k=16,window=chunk",
-        "keystone:k=16,tau=0.3",
+        "keystone:k=16,tau=0.5",
         "core-mean:k=16,temperature=0.8",
         "core-mean:k=16,gripper=3",
         "medoid:k=8,temperature=0.8,metric=l1,window=chunk,gripper=3,execute=4",
-        "density:k=16,neighbours=null",
+        "density:k=16,neighbours=3",
         'first:k=auto,seed=3,space={"dims":[0,2],"steps":"1:9","gripper":{"6":0.5}},fast=false,compile=true',
     ],
 )
@@ -94,6 +96,8 @@ def test_texts_that_are_keys_in_stored_results_stay_as_they_are(text):
         ("first", "first:k=1"),
         ("first:temperature=2", "first:temperature=2.0"),
         ("keystone:k=16", "keystone"),
+        ("keystone:k=16,tau=0.3,clusters=2", "keystone"),
+        ("density:neighbours=null", "density"),
         ("keystone:tau=1,k=8", " keystone : k=8, tau=1.0, metric=l2"),
         ('medoid:{"k": 4, "metric": "l1", "fast": false}', "medoid:k=4,metric=l1,fast=no"),
         ('mean:space={"dims": 7, "gripper": {"6": 1}}', 'mean:space={"gripper":{"6":1.0},"dims":7}'),
@@ -178,3 +182,21 @@ def test_a_string_that_looks_like_something_else_is_quoted(monkeypatch):
 def test_an_option_given_twice_is_refused():
     with pytest.raises(KeystoneError, match="k is given twice: 16 and 4"):
         Spec.parse("keystone:k=16,k=4")
+
+
+@dataclasses.dataclass(frozen=True)
+class Warm(Keystone):
+    name: ClassVar[str] = "warm"
+    temperature: float = 1.0
+
+
+def test_a_parameter_named_like_an_option_is_refused(monkeypatch):
+    def warm(round, temperature=1.0):
+        return 0
+
+    says = "rule 'warm' has a parameter 'temperature', which is an option of every rule"
+    with pytest.raises(ValueError, match=says):
+        Spec(warm)
+    monkeypatch.setitem(keystone.RULES, "warm", Warm)
+    with pytest.raises(KeystoneError, match=says):
+        Spec.parse("warm")

@@ -28,7 +28,6 @@ class Env:
 
 ENVS = {
     "pusht": Env(state_dim=2, action_dim=2, image_size=96, low=0.0, high=512.0),
-    "metaworld": Env(state_dim=4, action_dim=4, image_size=480, low=-1.0, high=1.0),
 }
 
 

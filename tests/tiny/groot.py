@@ -61,7 +61,9 @@ def qwen_config() -> Qwen3VLConfig:
 
 def create_model(policy: modeling_groot.GrootPolicy, blocks: int = 4) -> groot_n1_7.GR00TN17:
     """Stands in for `GrootPolicy._create_groot_model`, which downloads the real one."""
+    given = policy.config.num_inference_timesteps
     config = groot_n1_7.GR00TN17Config(
+        **({} if given is None else {"num_inference_timesteps": given}),  # as the real one passes it on
         backbone_embedding_dim=64,
         select_layer=2,
         max_state_dim=MAX_DIM,

@@ -14,7 +14,6 @@ import gymnasium
 import numpy as np
 import torch
 
-from keystone_robotics.compare.summary import summarise
 from keystone_robotics.environments.benchmark import Benchmark
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.policies import Agent, load_agent
@@ -122,7 +121,7 @@ class Toy(Benchmark):
         return 12
 
 
-def dies_at_start(folder, parent):
+def dies_at_start(folder, parent) -> Agent:
     """A policy that can be loaded in one process alone, by its number."""
     if os.getpid() != int(parent):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -181,6 +180,8 @@ def _rounded(value):
 
 def summaries(evaluation):
     """The table of an evaluation, without latencies."""
+    from keystone_robotics.compare.summary import summarise  # imports scipy, which no worker needs
+
     return [
         replace(summary, latency_ms=None, dispersion=None, median_distance=None)
         for summary in summarise(evaluation.episodes, evaluation.arms)

@@ -32,8 +32,11 @@ def recorded_noise() -> Iterator[list[Tensor]]:
         engine_module.initial_noise = initial_noise
 
 
-def largest_difference(policy: Any, predict: Predict, k: int, path: str = "plain", **options: Any) -> float:
-    """Between the K candidates of a round and K calls of the policy alone, each given the noise of one candidate.
+def largest_difference(
+    policy: Any, predict: Predict, k: int, path: str = "plain", alone: Predict | None = None, **options: Any
+) -> float:
+    """Between the K candidates of a round and K calls of the policy alone, each given the noise of one candidate; ``alone``
+    makes these calls if it is not ``predict``.
 
     Also: what comes out is the candidate that was chosen, no two candidates are alike, and the self-check agrees, on the path
     that was expected.
@@ -57,10 +60,10 @@ def largest_difference(policy: Any, predict: Predict, k: int, path: str = "plain
     largest = 0.0
     for j in range(k):
         with FixedNoise(noises[0].unflatten(0, (batch, k))[:, j]) as given:
-            alone = predict()
+            single = (alone or predict)()
         assert given.left == 0, "the policy did not draw the noise it was given"
-        assert alone.shape == done.candidates[:, j].shape
-        largest = max(largest, float((alone - done.candidates[:, j]).abs().max()))
+        assert single.shape == done.candidates[:, j].shape
+        largest = max(largest, float((single - done.candidates[:, j]).abs().max()))
     return largest
 
 

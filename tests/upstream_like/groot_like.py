@@ -56,10 +56,12 @@ class Head(nn.Module):
 
     def loop(self, actions: Tensor, prefix: Tensor, robot: Tensor, see: Any, strength: Any = 1.0) -> Tensor:
         for step in range(self.num_inference_timesteps):
-            times = torch.full((len(actions),), int(step / STEPS * BUCKETS))
+            times = torch.full((len(actions),), int(step / self.num_inference_timesteps * BUCKETS))
             tokens = self.action_encoder(actions, times, robot) + self.position_embedding.weight[None]
             hidden = see(torch.cat((prefix, tokens), 1), times)
-            actions = actions + self.action_decoder(hidden, robot)[:, -HORIZON:] * strength / STEPS
+            actions = (
+                actions + self.action_decoder(hidden, robot)[:, -HORIZON:] * strength / self.num_inference_timesteps
+            )
         return actions
 
     def seer(self, features: Tensor, backbone_output: Fields) -> Any:

@@ -74,10 +74,10 @@ class Head(nn.Module):
         prefix = [] if state is None else [self.state_encoder(state)]
         prefix.append(self.future_tokens.weight.expand(rows, -1, -1))
         for step in range(self.num_inference_timesteps):
-            times = torch.full((rows,), int(step / STEPS * BUCKETS))
+            times = torch.full((rows,), int(step / self.num_inference_timesteps * BUCKETS))
             tokens = self.action_encoder(actions, times) + self.position_embedding.weight[None]
             hidden = see(torch.cat([*prefix, tokens], 1), times)
-            actions = actions + self.action_decoder(hidden)[:, -HORIZON:] / STEPS
+            actions = actions + self.action_decoder(hidden)[:, -HORIZON:] / self.num_inference_timesteps
         return actions
 
 

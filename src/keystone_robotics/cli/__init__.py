@@ -1,14 +1,14 @@
-"""The command ``keystone``. One short file per command; its dependencies are imported when it runs."""
+"""The command ``keystone``. One short file per command; only the named one is imported, and what it needs when it runs."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from keystone_robotics import __version__
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.tables import printable
 
 #: The extra that provides an optional package.
 EXTRAS = {
@@ -20,13 +20,15 @@ EXTRAS = {
     "vla_eval": "vla-eval",
 }
 
-#: Commands and their modules in this package.
+#: Commands: a function whose arguments are the flags, or a `SubcommandApp` of several.
 COMMANDS = {
-    "check": "check",
-    "eval": "evaluate",
-    "compare": "compare",
-    "profile": "profile",
-    "recipes": "recipes",
+    "check": "keystone_robotics.cli.check:run",
+    "eval": "keystone_robotics.cli.evaluate:run",
+    "tune": "keystone_robotics.cli.tune:run",
+    "compare": "keystone_robotics.cli.compare:run",
+    "profile": "keystone_robotics.cli.profile:run",
+    "recipes": "keystone_robotics.cli.recipes:run",
+    "vla-eval": "keystone_robotics.cli.vla_eval:run",
 }
 
 #: Entry points of this group add commands of other distributions.
@@ -49,28 +51,23 @@ def main(args: Sequence[str] | None = None) -> int:
         from tyro.extras import SubcommandApp
     except ImportError:
         return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')
-    from keystone_robotics.cli import vla_eval
-
-    commands = {
-        name: importlib.import_module(f"keystone_robotics.cli.{module}").run for name, module in COMMANDS.items()
-    }
-    for entry in entry_points(group=GROUP):
-        try:
-            commands[entry.name] = entry.load()
-        except Exception as error:  # noqa: PERF203 (a broken distribution must not end the other commands)
-            sys.stderr.write(f"keystone: the command {entry.name} of {entry.value} cannot be loaded: {error}\n")
+    commands = {name: EntryPoint(name, value, GROUP) for name, value in COMMANDS.items()}
+    if not (args and args[0] in commands):
+        commands |= {entry.name: entry for entry in entry_points(group=GROUP)}
     if args and args[0] in STUDY and args[0] not in commands:
         return _refuse(
             f"`keystone {args[0]}` belongs to the study, which is not installed: pip install keystone-study "
             "(from a clone of the repository: pip install ./study)"
         )
     app = SubcommandApp()
-    for name, run in commands.items():
-        app.command(name=name)(run)
-    servers = SubcommandApp()
-    servers.command(name="serve")(vla_eval.serve)
-    servers.command(name="shim")(vla_eval.shim)
-    app.command(servers, name="vla-eval", help="vla-eval's model servers with KeyStone in them.")
+    for entry in [commands[args[0]]] if args and args[0] in commands else commands.values():
+        try:
+            app.command(entry.load(), name=entry.name)
+        except Exception as error:  # noqa: PERF203 (a broken distribution must not end the other commands)
+            broken = f"the command {entry.name} of {entry.value} cannot be loaded: {error}"
+            if args and args[0] == entry.name:
+                return _refuse(broken)
+            sys.stderr.write(f"keystone: {broken}\n")
     try:
         app.cli(prog="keystone", description=DESCRIPTION, args=args)
     except KeystoneError as error:
@@ -84,5 +81,6 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _refuse(reason: str) -> int:
-    sys.stderr.write(f"keystone: {reason}\n")
+    lines = map(printable, reason.splitlines())  # a name in it may be somebody else's
+    sys.stderr.write("keystone: " + "\n".join(lines) + "\n")
     return 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import tyro
 
 from keystone_robotics.cli.flags import given, spec_flags
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.spec import options_from_environment, spec_from
 
 SpecFlags = spec_flags()
 
@@ -14,6 +16,7 @@ def run(
     /,
     spec: tyro.conf.OmitArgPrefixes[SpecFlags],  # type: ignore[valid-type]
     device: str | None = None,
+    trust_remote_code: bool = False,
 ) -> None:
     """Verify on a LeRobot checkpoint that K candidates equal K separate calls of the policy.
 
@@ -25,19 +28,18 @@ def run(
         checkpoint: folder or hub name of a LeRobot checkpoint, or the name of one that comes with KeyStone.
         spec: how candidates are drawn and one is selected.
         device: where to run; default the checkpoint's.
+        trust_remote_code: run code that the checkpoint names but LeRobot did not install (docs/security.md).
     """
+    wanted = spec_from(given(spec), options_from_environment())
+    if wanted.k in (1, "auto"):
+        raise KeystoneError(f"k={wanted.k}: expected a number of candidates to check, 2 or more")
     import torch
     from rich.console import Console
 
     import keystone_robotics as keystone
-    from keystone_robotics.errors import KeystoneError
     from keystone_robotics.named import is_reference
     from keystone_robotics.policies.load import check_device, find_policy, find_provider
-    from keystone_robotics.spec import options_from_environment, spec_from
 
-    wanted = spec_from(given(spec), options_from_environment())
-    if wanted.k in (1, "auto"):
-        raise KeystoneError(f"k={wanted.k}: expected a number of candidates to check, 2 or more")
     if device is not None:
         check_device(device, here=True)
     folder = find_policy(checkpoint)
@@ -48,7 +50,7 @@ def run(
         )
     from keystone_robotics.policies.lerobot_checkpoint import load_policy, synthetic_observation
 
-    policy, preprocess, _ = load_policy(str(folder or checkpoint), device)
+    policy, preprocess, _ = load_policy(str(folder or checkpoint), device, trust_remote_code)
     batch = preprocess(synthetic_observation(policy.config))
 
     def act() -> torch.Tensor:

@@ -43,12 +43,13 @@ def run(
     from keystone_robotics.compare.comparison import compare_all
     from keystone_robotics.compare.find import choose
     from keystone_robotics.compare.table import lines
+    from keystone_robotics.tables import printable
 
     comparisons = compare_all(choose(a, b, arms), paired, tasks)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for comparison in comparisons:
         console.print("\n".join(lines(comparison)))
-        console.print(comparison.verdict + "\n", style="bold")
+        console.print(printable(comparison.verdict) + "\n", style="bold")
     if json_path is not None:
         try:
             json_path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.spec import Spec
 
 
 def run(
@@ -27,6 +28,7 @@ def run(
     keep_rounds: bool = False,
     allow_untrained_tasks: bool = False,
     latency: bool = True,
+    trust_remote_code: bool = False,
     out: Path = Path("out/eval"),
     workers: int | None = None,
     ray: str | None = None,
@@ -59,6 +61,7 @@ def run(
         keep_rounds: store the candidates of every round.
         allow_untrained_tasks: also evaluate tasks that the policy was not trained on.
         latency: time one round at batch size 1 for the first observation of every episode (default); costs one round each.
+        trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install (docs/security.md).
         out: folder of the run.
         workers: processes on this machine (default 1; 0 rolls out in this process, for debugging), or shards at a time on Ray
             (default one per CPU).
@@ -69,6 +72,8 @@ def run(
             has ended and for rounds.
         retry_errors: roll out again the episodes that ended with an error.
     """
+    for text in arm:
+        Spec.parse(text)  # a wrong name is said at once, before torch is imported
     from rich.console import Console
 
     from keystone_robotics.compare.summary import (
@@ -81,18 +86,21 @@ def run(
     from keystone_robotics.evaluate.config import config_from, read_yaml
     from keystone_robotics.evaluate.executors import make_executor
     from keystone_robotics.evaluate.run import evaluate
+    from keystone_robotics.policies.load import default_tasks
 
     console = Console()
     given = {
         "policy": policy, "env": env, "tasks": tasks, "arms": arm or None, "episodes": episodes, "repeats": repeats,
         "seed": seed, "shard": shard, "max_steps": max_steps, "execute": execute, "device": device,
         "keep_rounds": keep_rounds or None, "allow_untrained_tasks": allow_untrained_tasks or None,
-        "latency": None if latency else False,
+        "latency": None if latency else False, "trust_remote_code": trust_remote_code or None,
     }  # fmt: skip
     values = read_yaml(config) if config else {}
     values.update({name: value for name, value in given.items() if value is not None})
     executor = make_executor(workers, ray, gpus, episode_timeout)
-    settings = config_from(values, _default_tasks(values))
+    settings = config_from(
+        values, default_tasks(values.get("policy"), values.get("env")) if not values.get("tasks") else ()
+    )
     try:
         evaluation = evaluate(settings, out, executor, console, retry_errors)
     except KeyboardInterrupt:
@@ -113,13 +121,3 @@ def run(
     if broken := arms_with_only_errors(summaries):
         sys.stderr.write(f"keystone: every episode of {', '.join(broken)} ended with an error\n")
         raise SystemExit(1)
-
-
-def _default_tasks(values: dict[str, object]) -> tuple[str, ...]:
-    """The tasks that the policy was trained on, else all tasks of the environment."""
-    if values.get("tasks") or not isinstance(values.get("policy"), str) or not isinstance(values.get("env"), str):
-        return ()
-    from keystone_robotics.environments import find_benchmark
-    from keystone_robotics.policies.load import trained_on
-
-    return trained_on(str(values["policy"])) or find_benchmark(str(values["env"])).tasks()

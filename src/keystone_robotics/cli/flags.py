@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from keystone_robotics.option_values import Option
-from keystone_robotics.spec import options, read_options
+from keystone_robotics.spec import flag_of, options, read_options
 
 
 def spec_flags(*without: str) -> Any:
@@ -30,12 +30,3 @@ def _flag(name: str, option: Option) -> Any:
 def given(flags: Any) -> dict[str, Any]:
     """The given options, parsed and validated."""
     return read_options(vars(flags), flag_of)
-
-
-def flag_of(name: str) -> str:
-    """The flag of an option.
-
-    >>> flag_of("max_noise")
-    '--max-noise'
-    """
-    return "--" + name.replace("_", "-")

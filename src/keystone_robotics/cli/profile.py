@@ -10,26 +10,29 @@ import tyro
 
 from keystone_robotics.cli.flags import given, spec_flags
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.spec import merge, options_from_environment, spec_from
 
 if TYPE_CHECKING:
     from keystone_robotics.profiling import Profile
 
-SpecFlags = spec_flags("k")
+SpecFlags = spec_flags("k", "steps")
 
 
 def run(
     policy: Annotated[str, tyro.conf.Positional],
     spec: tyro.conf.OmitArgPrefixes[SpecFlags],  # type: ignore[valid-type]
     k: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["-k"])] = (1, 4, 8, 16, 32),
+    steps: tuple[int, ...] = (),
     tolerance: float = 0.05,
     budget_ms: float | None = None,
     batch: int | None = None,
     rounds: int = 30,
     device: str | None = None,
     concurrent: int = 1,
+    trust_remote_code: bool = False,
     out: Path | None = None,
 ) -> None:
-    """Measure latency and memory of a round against K, and find the largest K worth having.
+    """Measure latency and memory of a round against K (and denoising steps), and find the largest K worth having.
 
     All K are measured in turn in every round, after a warm-up. With five rounds or more the result is also stored where
     `keystone.attach(policy, k="auto")` finds it.
@@ -37,18 +40,31 @@ def run(
     Args:
         policy: a policy of keystone-study, a folder written by `keystone train` or LeRobot, a LeRobot name on the hub, or
             package.module:function of a function that returns a policy and an observation (docs/profile.md).
-        spec: how candidates are drawn and one is selected; K is given by -k. Flags override KEYSTONE_* environment
-            variables.
+        spec: how candidates are drawn and one is selected; K is given by -k, steps by --steps. Flags override KEYSTONE_*
+            environment variables.
         k: candidates per round; 1 is always measured.
+        steps: numbers of denoising steps to measure beside the policy's own; the cells (K, steps) that take no longer than the
+            policy as it is are printed.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
         budget_ms: limit on the 90th percentile of a round's latency; replaces the tolerance.
         batch: observations per round; default 1, or the number that the function returns.
         rounds: measurements per K.
         device: where to run; default the checkpoint's.
         concurrent: clients that share the device; the others are processes that run rounds with the same K continuously.
+        trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install (docs/security.md).
         out: folder for the table, profile.json and the figure; default out/profile/ and the policy's name, with the
             options, batch and number of clients if given.
     """
+    flags = merge(given(spec))
+    for axis in ("k", "steps"):
+        if axis in flags:
+            raise KeystoneError(
+                f"--spec with {axis}={flags[axis]}: that is what is measured, give the numbers with --{axis}"
+            )
+    attached = merge(flags, options_from_environment())
+    attached.pop("k", None)
+    steps = (wanted,) if (wanted := attached.pop("steps", None)) and not steps else steps
+    name = str(spec_from(attached)) if attached else ""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -56,17 +72,11 @@ def run(
     from keystone_robotics.profiling.store import ENOUGH, profiles_folder
     from keystone_robotics.report.cost import draw_cost
     from keystone_robotics.report.style import save
-    from keystone_robotics.spec import merge, options_from_environment, spec_from
 
     try:
-        check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch)
+        check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch, steps)
     except (ValueError, TypeError) as error:
         raise KeystoneError(str(error)) from None
-    flags = merge(given(spec))
-    if "k" in flags:
-        raise KeystoneError(f"--spec with k={flags['k']}: K is what is measured, give the numbers with -k")
-    attached = {name: value for name, value in merge(flags, options_from_environment()).items() if name != "k"}
-    name = str(spec_from(attached)) if attached else ""
     folder = out or Path("out/profile") / _folder_name(policy, batch, concurrent, name)
     if any((folder / f"profile.{kind}").exists() for kind in ("md", "png", "svg")) and not (folder / RESULT).exists():
         raise KeystoneError(
@@ -83,8 +93,8 @@ def run(
         with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
             task = bar.add_task("", total=None)
             found = profile(
-                policy, k=k, tolerance=tolerance, budget_ms=budget_ms, batch=batch, rounds=rounds, device=device,
-                concurrent=concurrent, out=folder, progress=redraw, **attached,
+                policy, k=k, steps=steps, tolerance=tolerance, budget_ms=budget_ms, batch=batch, rounds=rounds, device=device,
+                concurrent=concurrent, trust_remote_code=trust_remote_code, out=folder, progress=redraw, **attached,
             )  # fmt: skip
     except KeyboardInterrupt:
         console.print("stopped: nothing was stored", style="bold yellow")
@@ -119,6 +129,12 @@ def advice(found: Profile) -> str:
     k, load = found.best(), f" with {found.clients[-1]} clients" if len(found.clients) > 1 else ""
     if k > 1:
         return f'K = {k}{load}: keystone.attach(policy, k={k}), or k="auto"'
+    fewer = max((cost for cost in found.no_slower() if cost.steps), key=lambda cost: (cost.k, cost.steps), default=None)
+    if found.budget_ms is None and fewer is not None and fewer.k > 1:
+        return (
+            f"K = {fewer.k} with {fewer.steps} steps takes no longer than the policy as it is: "
+            f"keystone.attach(policy, k={fewer.k}, steps={fewer.steps})"
+        )
     if found.budget_ms is not None and found.within_budget() is None:
         alone = found.of(found.clients[-1])[0].p90
         return f"K = 1: the policy by itself takes {alone:.3g} ms or more in one round of ten, beyond the budget"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+from tyro.extras import SubcommandApp
 
 from keystone_robotics.cli.flags import given, spec_flags
 from keystone_robotics.errors import KeystoneError
 
 SpecFlags = spec_flags()
 
+run = SubcommandApp()
+run.__doc__ = "vla-eval's model servers with KeyStone in them."
 
+
+@run.command
 def serve(
     target: Annotated[Path, tyro.conf.Positional],
     spec: tyro.conf.OmitArgPrefixes[SpecFlags],  # type: ignore[valid-type]
@@ -35,18 +42,16 @@ def serve(
         address: host:port to serve on.
         arg: further arguments of the server, KEY=VALUE; may be repeated.
     """
-    import os
-    import sys
-
+    flags = {**given(spec), "site": site, "rounds": rounds}
     from keystone_robotics.integrations.vla_eval.command import read_target, serve_command, serve_environment
 
-    flags = {**given(spec), "site": site, "rounds": rounds}
     wanted = read_target(target)
     environment = serve_environment(wanted)
     command = serve_command(wanted, flags, address, arg)
     os.execve(sys.executable, command, environment)  # noqa: S606 (vla-eval replaces this process and gets its signals)
 
 
+@run.command
 def shim(script: Annotated[Path, tyro.conf.Positional], out: Path) -> None:
     """Write a script that `vla-eval serve` can start instead of a server script, with a `keystone:` block under `args:`.
 

@@ -20,6 +20,15 @@ def paired_effect(differences: Differences) -> float:
     return min(1.0, _factor() * standard_error(differences)[1])
 
 
+def states_for(effect: float, states: int, detectable: float) -> int:
+    """Initial states at which a difference of ``effect`` would show, if ``detectable`` is what shows at ``states``.
+
+    >>> states_for(0.05, 100, 0.10)
+    400
+    """
+    return math.ceil(round(states * (detectable / effect) ** 2, 6))
+
+
 def unpaired_effect(a: StateOutcomes, b: StateOutcomes) -> float:
     """The same for unpaired arms: √(Σ_t p(1 − p)(1/n_A + 1/n_B)) / T with a task's rate p over both arms and effective
     numbers n.

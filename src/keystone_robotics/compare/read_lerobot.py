@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from keystone_robotics.compare.files import as_success, read_json
+from keystone_robotics.compare.files import as_success, as_time, as_whole, read_json, reading
 from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.records import EpisodeRecord
@@ -35,11 +35,9 @@ def read_lerobot(path: Path) -> Outcomes:
         KeystoneError: if the file is damaged or of another shape.
     """
     info = read_json(path)
-    try:
+    with reading(path, "lerobot-eval"):
         episodes = _tasks(info["per_task"], path) if "per_task" in info else _single(info["per_episode"], path)
-        seconds = info.get("overall", info.get("aggregated", {})).get("eval_ep_s")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise KeystoneError(f"{path} is not in the format of lerobot-eval: {error!r}") from None
+        seconds = as_time(info.get("overall", info.get("aggregated", {})).get("eval_ep_s"))
     if not episodes:
         raise KeystoneError(f"{path} holds no episode")
     return Outcomes(
@@ -47,7 +45,7 @@ def read_lerobot(path: Path) -> Outcomes:
         source=str(path),
         tool="lerobot",
         episodes=tuple(episodes),
-        time=("one episode", 1e3 * float(seconds)) if isinstance(seconds, (int, float)) else None,
+        time=None if seconds is None else ("one episode", 1e3 * seconds),
     )
 
 
@@ -64,9 +62,9 @@ def _single(episodes: list[dict[str, Any]], path: Path) -> list[EpisodeRecord]:
     return [
         EpisodeRecord(
             task="all",
-            episode=int(episode["episode_ix"]),
+            episode=as_whole(episode["episode_ix"], "episode_ix"),
             success=as_success(episode["success"], f"{path}, episode {episode['episode_ix']}"),
-            initial_seed=episode["seed"],
+            initial_seed=None if episode["seed"] is None else as_whole(episode["seed"], "seed"),
         )
         for episode in episodes
     ]

@@ -62,9 +62,13 @@ def _settings(folder: Path) -> dict[str, Any]:
     """The settings beside the store, as last given; empty if they are missing or unreadable."""
     try:
         settings = json.loads((folder / "settings.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return settings if isinstance(settings, dict) else {}
+    if not isinstance(settings, dict):
+        return {}
+    numbers = {name: settings[name] for name in ("episodes", "repeats") if isinstance(settings.get(name), int)}
+    lists = {name: settings[name] for name in ("arms", "tasks") if isinstance(settings.get(name), list)}
+    return {**numbers, **{name: [one for one in found if isinstance(one, str)] for name, found in lists.items()}}
 
 
 def _unfinished(arm: str, episodes: Sequence[EpisodeRecord], settings: Mapping[str, Any]) -> tuple[str, ...]:

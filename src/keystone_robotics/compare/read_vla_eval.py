@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keystone_robotics.compare.files import as_success, read_json
+from keystone_robotics.compare.files import as_success, as_time, as_whole, read_json, reading
 from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.records import EpisodeRecord
@@ -37,17 +37,15 @@ def read_vla_eval(path: Path) -> Outcomes:
         KeystoneError: if the file is damaged, of another shape, or its episodes have no ``success``.
     """
     result = read_json(path)
-    try:
-        seed = result.get("seed")
+    with reading(path, "vla-eval"):
+        seed = None if result.get("seed") is None else as_whole(result["seed"], "seed")
         episodes = [episode for task in result["tasks"] for episode in _episodes(task, seed, path)]
-        elapsed = [episode.get("elapsed_sec") for task in result["tasks"] for episode in task["episodes"]]
+        elapsed = [as_time(episode.get("elapsed_sec")) for task in result["tasks"] for episode in task["episodes"]]
         settings = {"benchmark": result["benchmark"], "mode": result.get("mode")}
         partial = bool(result.get("partial"))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise KeystoneError(f"{path} is not in the format of vla-eval: {error!r}") from None
     if not episodes:
         raise KeystoneError(f"{path} holds no episode")
-    seconds = [value for value in elapsed if isinstance(value, (int, float))]
+    seconds = [value for value in elapsed if value is not None]
     return Outcomes(
         name=path.resolve().parent.name if path.name.endswith(PATTERN[1:]) else path.stem,
         source=str(path),
@@ -95,7 +93,7 @@ def _run_of(result: dict[str, Any], path: Path) -> str:
 
 
 def _episodes(task: dict[str, Any], seed: int | None, path: Path) -> list[EpisodeRecord]:
-    numbers = Counter(int(episode["episode_id"]) for episode in task["episodes"])
+    numbers = Counter(as_whole(episode["episode_id"], "episode_id") for episode in task["episodes"])
     # tasks of one name are told apart by their index, which vla-eval writes with the episodes that it recorded
     ambiguous = max(numbers.values(), default=1) > 1
     found = []
@@ -110,7 +108,7 @@ def _episodes(task: dict[str, Any], seed: int | None, path: Path) -> list[Episod
         found.append(
             EpisodeRecord(
                 task=name,
-                episode=int(episode["episode_id"]),
+                episode=as_whole(episode["episode_id"], "episode_id"),
                 success=error is None
                 and as_success(metrics["success"], f"{path}, {name}, episode {episode['episode_id']}"),
                 initial_seed=seed,

@@ -82,6 +82,17 @@ def bet(tasks: Sequence[Sequence[float]]) -> Sequential:
 
 def _capital(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """(blocks,) the capital after each block of (blocks, tasks) differences."""
-    grown = np.log1p(values[..., None] * BETS).sum(1).cumsum(0)
-    capital: NDArray[np.float64] = np.exp(np.minimum(np.logaddexp.reduce(grown, axis=1) - np.log(len(BETS)), 700.0))
+    capital: NDArray[np.float64] = np.exp(np.minimum(log_capital(log_growth(values).cumsum(0)), 700.0))
+    return capital
+
+
+def log_growth(differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(…, bets) log Π (1 + λ d) over the last axis of (…, n) differences in [−1, 1], for each bet λ of `BETS`."""
+    growth: NDArray[np.float64] = np.log1p(differences[..., None] * BETS).sum(-2)
+    return growth
+
+
+def log_capital(growth: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(…,) log of the e-value: the mean over bets of the capital that has grown by (…, bets)."""
+    capital: NDArray[np.float64] = np.logaddexp.reduce(growth, axis=-1) - np.log(len(BETS))
     return capital

@@ -16,7 +16,7 @@ from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.compare.read_run import outcomes_of
 from keystone_robotics.files import write_file
 from keystone_robotics.records import EpisodeRecord
-from keystone_robotics.tables import as_markdown, as_rich, from_columns
+from keystone_robotics.tables import as_markdown, as_rich, from_columns, percent_bounds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -100,7 +100,7 @@ def summary_rows(summaries: Sequence[ArmSummary]) -> list[list[str]]:
         {
             "arm": [one.arm for one in summaries],
             "n": [str(one.episodes) for one in summaries],
-            "success, %": [f"{100 * one.rate:.1f} {_bounds(one.interval, '.1f')}" for one in summaries],
+            "success, %": [f"{100 * one.rate:.1f} {percent_bounds(one.interval, '.1f')}" for one in summaries],
             "± repeats": ["" if one.repeats_std is None else f"{100 * one.repeats_std:.1f}" for one in summaries],
             "Δ to the first": [_difference(one) for one in summaries],
             "one round": ["" if one.latency_ms is None else f"{one.latency_ms:.1f} ms" for one in summaries],
@@ -112,11 +112,7 @@ def summary_rows(summaries: Sequence[ArmSummary]) -> list[list[str]]:
 def _difference(summary: ArmSummary) -> str:
     if summary.difference is None or summary.difference_interval is None:
         return ""
-    return f"{100 * summary.difference:+.1f} {_bounds(summary.difference_interval, '+.1f')}"
-
-
-def _bounds(interval: tuple[float, float], form: str) -> str:
-    return "[" + ", ".join(format(100 * bound, form) for bound in interval) + "]"
+    return f"{100 * summary.difference:+.1f} {percent_bounds(summary.difference_interval, '+.1f')}"
 
 
 def summary_table(summaries: Sequence[ArmSummary]) -> Table:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from keystone_robotics.compare.comparison import Comparison, Contrast, Rate
-from keystone_robotics.tables import as_text, from_columns
+from keystone_robotics.tables import as_text, from_columns, percent_bounds, printable
 
 
 def lines(comparison: Comparison) -> list[str]:
     """For the terminal: the table, then pairing, tests, timing and errors; without the verdict."""
     one = comparison.overall
-    return [
+    text = [
         f"A  {comparison.a}  ({comparison.a_source})",
         f"B  {comparison.b}  ({comparison.b_source})",
         comparison.pairing.reason,
@@ -23,6 +23,7 @@ def lines(comparison: Comparison) -> list[str]:
         *_time(comparison),
         *_errors(comparison),
     ]
+    return [printable(line) for line in text]
 
 
 def _rows(comparison: Comparison) -> list[list[str]]:
@@ -34,7 +35,7 @@ def _rows(comparison: Comparison) -> list[list[str]]:
             "n": [_number(one) for one in contrasts],
             "A, %": [_percent(one.a) for one in contrasts],
             "B, %": [_percent(one.b) for one in contrasts],
-            "Δ, points": [f"{100 * one.difference:+.1f} {_bounds(one.interval, '+.1f')}" for one in contrasts],
+            "Δ, points": [f"{100 * one.difference:+.1f} {percent_bounds(one.interval, '+.1f')}" for one in contrasts],
             "only B/A": ["" if one.discordant is None else "{}/{}".format(*one.discordant) for one in contrasts],
             "p": [_p(one.p) for one in contrasts],
             "p, Holm": [*by_task, _p(comparison.overall.p_holm) if comparison.arms > 1 else ""],
@@ -54,11 +55,7 @@ def _episodes(rate: Rate) -> str:
 
 
 def _percent(rate: Rate) -> str:
-    return f"{100 * rate.rate:.1f} {_bounds(rate.interval, '.1f')}"
-
-
-def _bounds(interval: tuple[float, float], form: str) -> str:
-    return "[" + ", ".join(format(100 * bound, form) for bound in interval) + "]"
+    return f"{100 * rate.rate:.1f} {percent_bounds(rate.interval, '.1f')}"
 
 
 def _p(value: float) -> str:

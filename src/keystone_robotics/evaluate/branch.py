@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from keystone_robotics.attach import attach, detach
+from keystone_robotics.attachment import attach, detach
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.environments.benchmark import Array
 from keystone_robotics.errors import KeystoneError
@@ -53,7 +53,7 @@ class Brancher:
     def __init__(self, settings: EvaluationConfig, arm: Spec, task: str) -> None:
         self.settings, self.arm, self.task = settings, arm, task
         self.benchmark = find_benchmark(settings.env)
-        self.agent = load_agent(settings.policy, settings.device)
+        self.agent = load_agent(settings.policy, settings.device, settings.trust_remote_code)
         self.agent.fit(self.benchmark)
         self.agent.execute = arm.execute or settings.execute or self.agent.execute
         self._envs: list[gymnasium.Env[Any, Any]] = []

@@ -56,6 +56,7 @@ class EvaluationConfig:
         env: name of a benchmark, see `keystone_robotics.environments.find_benchmark`.
         tasks: of the benchmark; every arm does all of them.
         episodes: initial states per task, the same for all arms and repeats.
+        first_episode: number of the first of them; initial states are numbered from 0 for each seed.
         repeats: of every episode, with fresh policy noise.
         arms: what is compared; the first is what the others are compared with.
         seed: of initial states and policy noise.
@@ -66,6 +67,7 @@ class EvaluationConfig:
         keep_rounds: store the candidates of every round, for reports.
         allow_untrained_tasks: also tasks that the policy was not trained on.
         latency: time one round at batch size 1 for the first observation of every episode.
+        trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install.
         fingerprint: of the policy's files, which workers compare with what they find; None compares nothing.
     """
 
@@ -83,7 +85,9 @@ class EvaluationConfig:
     keep_rounds: bool = False
     allow_untrained_tasks: bool = False
     latency: bool = True
+    trust_remote_code: bool = False
     fingerprint: str | None = None
+    first_episode: int = 0
 
     def __post_init__(self) -> None:
         for name in ("episodes", "repeats", "shard"):
@@ -92,6 +96,7 @@ class EvaluationConfig:
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
         whole("seed", self.seed, least=0)
+        whole("first_episode", self.first_episode, least=0)
         if not self.arms:
             raise KeystoneError("no arm was given: --arm first --arm keystone:k=16, say")
         for arm in self.arms:
@@ -102,18 +107,19 @@ class EvaluationConfig:
                 raise KeystoneError(f"{kind} {min(twice)!r} was given twice")
         if not self.tasks:
             raise KeystoneError("no task was given")
-        if self.episodes > 100_000 or self.seed > 10_000:
+        if self.first_episode + self.episodes > 100_000 or self.seed > 10_000:
             raise KeystoneError("expected at most 100,000 episodes per task and a seed of at most 10,000")
 
     def shards(self) -> list[Shard]:
         """All of them: arms side by side, so that their rates can be watched; one task after the other, so that its
         environments are made once.
         """
+        end = self.first_episode + self.episodes
         return [
-            Shard(arm, task, repeat, first, min(self.shard, self.episodes - first))
+            Shard(arm, task, repeat, first, min(self.shard, end - first))
             for task in self.tasks
             for repeat in range(self.repeats)
-            for first in range(0, self.episodes, self.shard)
+            for first in range(self.first_episode, end, self.shard)
             for arm in self.arms
         ]
 
@@ -127,7 +133,8 @@ class EvaluationConfig:
 
     def asks_for(self, task: str, repeat: int, episode: int) -> bool:
         """Whether an episode belongs to it; a store may hold more, of earlier calls."""
-        return task in self.tasks and repeat < self.repeats and episode < self.episodes
+        known = task in self.tasks and repeat < self.repeats
+        return known and 0 <= episode - self.first_episode < self.episodes
 
     def identity(self) -> dict[str, Any]:
         """What must not change when a run is resumed. Arms, tasks, episodes and repeats may be added."""
@@ -166,7 +173,7 @@ def config_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -> 
         values["arms"] = tuple(_arm(arm) for arm in _listed("arms", values["arms"]))
     if not isinstance(values.get("device", ""), str):
         raise KeystoneError(f"device={values['device']!r}: expected a name")
-    for name in ("keep_rounds", "allow_untrained_tasks", "latency"):
+    for name in ("keep_rounds", "allow_untrained_tasks", "latency", "trust_remote_code"):
         if not isinstance(values.get(name, False), bool):
             raise KeystoneError(f"{name}={values[name]!r}: expected true or false")
     try:

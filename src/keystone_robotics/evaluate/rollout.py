@@ -126,9 +126,9 @@ def roll_out(
     new = [episode for episode in episodes if not episode.history]
     for episode in new:
         with activity.environment(episode.number), episode.guarded():
-            _begin(episode, agent.history)
+            begin_episode(episode, agent.history)
     begun = [episode for episode in new if not episode.over]
-    planner = _Planner(agent, handle, task, activity)
+    planner = Planner(agent, handle, task, activity)
     if begun and not handle.engine.verified:
         planner.check(begun)
     if latency:
@@ -144,7 +144,8 @@ def roll_out(
     return [episode.record(task) for episode in episodes]
 
 
-def _begin(episode: LiveEpisode, history: int) -> None:
+def begin_episode(episode: LiveEpisode, history: int) -> None:
+    """Reset the environment to the initial state of the episode."""
     observation, info = episode.env.reset(seed=episode.initial_seed)
     episode.history = deque([observation], maxlen=history)
     state = info.get("initial_state")
@@ -152,7 +153,7 @@ def _begin(episode: LiveEpisode, history: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Planner:
+class Planner:
     """Asks the policy for chunks of a task's episodes."""
 
     agent: Agent
@@ -176,16 +177,21 @@ class _Planner:
         for episode in episodes:
             try:
                 if not warm:  # the first call loads kernels, compiles and checks
-                    self._ask([episode], 0)
+                    self.time_round(episode)
                     warm = True
-                begin = time.perf_counter()
-                self._ask([episode], 0)
-                episode.latency_ms = 1e3 * (time.perf_counter() - begin)
-            except EPISODE_ERRORS as error:  # noqa: PERF203 (recurs in its first round)
+                episode.latency_ms = self.time_round(episode)
+            except EPISODE_ERRORS as error:  # noqa: PERF203 (it recurs in the first round of this episode alone)
                 if _is_setup_error(error):
                     raise
-            finally:
-                self.handle.reset_history()
+
+    def time_round(self, episode: LiveEpisode) -> float:
+        """Milliseconds of one round at batch size 1 for an episode's last observations. Nothing is executed or remembered."""
+        begin = time.perf_counter()
+        try:
+            self._ask([episode], 0)
+            return 1e3 * (time.perf_counter() - begin)
+        finally:
+            self.handle.reset_history()
 
     def plan(self, running: Sequence[LiveEpisode]) -> list[tuple[LiveEpisode, Array, _Row]]:
         """Chunks for all running episodes. If the batch fails, each episode is planned alone, so that an error ends one

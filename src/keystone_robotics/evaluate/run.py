@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from keystone_robotics import __version__
-from keystone_robotics.evaluate.config import EvaluationConfig
-from keystone_robotics.evaluate.executors import Executor, in_process
-from keystone_robotics.evaluate.executors.processes import LocalProcesses
+from keystone_robotics.evaluate.config import EvaluationConfig, Shard
+from keystone_robotics.evaluate.executors import Executor
+from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.progress import ProgressDisplay
 from keystone_robotics.evaluate.results import shard_keys
-from keystone_robotics.evaluate.worker import check_for_workers, checked_worker
 from keystone_robotics.files import write_file
 from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
 from keystone_robotics.policies.load import find_policy, shipped_policies
@@ -51,7 +48,7 @@ class Evaluation:
 def evaluate(
     settings: EvaluationConfig,
     folder: Path,
-    executor: Executor = in_process,
+    executor: Executor | None = None,
     console: Console | None = None,
     retry_errors: bool = False,
 ) -> Evaluation:
@@ -60,17 +57,16 @@ def evaluate(
     Args:
         settings: what to evaluate.
         folder: of the run; created if missing, resumed otherwise.
-        executor: rolls out the shards.
+        executor: rolls out the shards; default `InProcess`.
         console: for progress; None is silent.
         retry_errors: roll out again the episodes that ended with an error.
     """
-    console = console or Console(quiet=True)
+    executor, console = executor or InProcess(), console or Console(quiet=True)
     begin = time.monotonic()
-    with Store(folder) as store, contextlib.ExitStack() as stack:
+    with Store(folder) as store, executor:
         if folder.exists():  # else there is nothing to lock, and nothing is created before the settings are checked
             store.lock()
-        for_workers = _for_workers(settings)
-        executor = stack.enter_context(_checked(executor, for_workers))
+        executor.check(for_workers(settings))
         # After loading: then the commit of a hub policy is cached.
         fingerprint = checkpoint_fingerprint(settings.policy)
         store.claim({"policy": fingerprint, **settings.identity()})
@@ -80,10 +76,9 @@ def evaluate(
         shards = settings.shards()
         if retry_errors:
             store.delete_errors({key for shard in shards for key in shard_keys(shard)})
-        stored = store.keys()
-        missing = [shard for shard in shards if not stored.issuperset(shard_keys(shard))]
+        missing = missing_shards(store, settings)
         if missing:
-            _begin_session(store, versions())
+            begin_session(store)
         total, left = sum(shard.count for shard in shards), sum(shard.count for shard in missing)
         console.print(
             f"{settings.policy} in {settings.env}: {len(settings.tasks)} tasks × {settings.episodes} initial states × "
@@ -92,11 +87,26 @@ def evaluate(
             highlight=False,
         )
         with ProgressDisplay(console, settings, _wanted(store, settings)) as progress:
-            for result in executor(replace(for_workers, fingerprint=fingerprint), missing):
-                store.add_shard(result.episodes, result.seconds)
-                progress.add([one for one in result.episodes if one.key not in stored])
+            for new in roll_out_shards(store, for_workers(settings, fingerprint), executor, missing):
+                progress.add(new)
         episodes = _wanted(store, settings)
     return Evaluation(folder, arms, episodes, progress.done - progress.before, time.monotonic() - begin)
+
+
+def missing_shards(store: Store, settings: EvaluationConfig) -> list[Shard]:
+    """The shards of an evaluation that are not stored, or not whole."""
+    stored = store.keys()
+    return [shard for shard in settings.shards() if not stored.issuperset(shard_keys(shard))]
+
+
+def roll_out_shards(
+    store: Store, settings: EvaluationConfig, executor: Executor, shards: Sequence[Shard]
+) -> Iterator[list[EpisodeRecord]]:
+    """Roll out shards and store each as it finishes; yields those of its episodes that were not stored before."""
+    stored = store.keys()
+    for result in executor(settings, shards):
+        store.add_shard(result.episodes, result.seconds)
+        yield [one for one in result.episodes if one.key not in stored]
 
 
 def _wanted(store: Store, settings: EvaluationConfig) -> list[EpisodeRecord]:
@@ -104,35 +114,17 @@ def _wanted(store: Store, settings: EvaluationConfig) -> list[EpisodeRecord]:
     return [one for one in store.episodes() if settings.asks_for(one.task, one.repeat, one.episode)]
 
 
-def _for_workers(settings: EvaluationConfig) -> EvaluationConfig:
-    """The configuration for other processes and machines: with the policy's absolute path."""
+def for_workers(settings: EvaluationConfig, fingerprint: str | None = None) -> EvaluationConfig:
+    """The configuration for other processes and machines: the policy's absolute path and the fingerprint of its files."""
     folder = find_policy(settings.policy)
     if folder is None or settings.policy in shipped_policies():
-        return settings
-    return replace(settings, policy=str(folder.resolve()))
+        return replace(settings, fingerprint=fingerprint)
+    return replace(settings, policy=str(folder.resolve()), fingerprint=fingerprint)
 
 
-@contextlib.contextmanager
-def _checked(executor: Executor, settings: EvaluationConfig) -> Iterator[Executor]:
-    """The executor, after checking that policy, tasks and arms fit together, with what was loaded for that.
-
-    Raises:
-        KeystoneError: if they do not.
-    """
-    if isinstance(executor, LocalProcesses):
-        with executor:
-            executor.check(settings)
-            yield executor
-    elif executor is in_process:
-        yield functools.partial(in_process, worker=checked_worker(settings))
-    else:
-        check_for_workers(settings)
-        yield executor
-
-
-def _begin_session(store: Store, now: dict[str, str]) -> None:
+def begin_session(store: Store) -> None:
     """Record the package versions, and warn if earlier episodes were rolled out with others."""
-    changed = {}
+    now, changed = versions(), {}
     for _, earlier in store.sessions():
         for name in sorted({*earlier, *now}):
             if earlier.get(name) != now.get(name):

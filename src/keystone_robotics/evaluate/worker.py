@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
-import json
 import logging
-import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
 import torch
 
-from keystone_robotics.attach import attach, detach, reattach
+from keystone_robotics.attachment import attach, detach, reattach
 from keystone_robotics.environments import Benchmark, find_benchmark
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.evaluate.activity import Activity, Doing
@@ -25,10 +21,8 @@ from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.results import ShardResult, failed_episodes
 from keystone_robotics.evaluate.rollout import EPISODE_ERRORS, LiveEpisode, roll_out
 from keystone_robotics.handle import Handle
-from keystone_robotics.named import is_reference
 from keystone_robotics.policies import Agent, load_agent
-from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
-from keystone_robotics.policies.load import check_device, trained_for, trained_on
+from keystone_robotics.policies.load import trained_for, trained_on
 from keystone_robotics.records import EpisodeRecord
 from keystone_robotics.spec import Spec
 
@@ -40,6 +34,7 @@ class Worker:
 
     Attributes:
         activity: is told what it is doing.
+        execute: steps of a chunk that an arm executes unless it says otherwise.
     """
 
     def __init__(self, settings: EvaluationConfig) -> None:
@@ -48,7 +43,7 @@ class Worker:
         with _as_setup_error(f"environment {settings.env!r} cannot be found"):
             self.benchmark = find_benchmark(settings.env)
         self.agent = _load(settings, self.benchmark)
-        self._execute = settings.execute or self.agent.execute
+        self.execute = settings.execute or self.agent.execute
         self._task = ""
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._handles: dict[str, Handle] = {}  # by arm
@@ -82,7 +77,7 @@ class Worker:
             KeystoneError: if an arm cannot be attached to the policy.
         """
         for arm in self.settings.arms:
-            with self._attached(arm):
+            with self.attached(arm):
                 pass
 
     def close(self) -> None:
@@ -95,11 +90,11 @@ class Worker:
         self._envs.clear()
 
     @contextlib.contextmanager
-    def _attached(self, arm: Spec) -> Iterator[Handle]:
+    def attached(self, arm: Spec) -> Iterator[Handle]:
         """The policy with an arm attached. Each arm is attached and self-checked once per worker: a handle is used again in
         later shards, with the paths that its self-check settled on, unless an error interrupted it or a fast path failed.
         """
-        self.agent.execute = arm.execute or self._execute
+        self.agent.execute = arm.execute or self.execute
         handle = self._handles.pop(str(arm), None)
         if handle is None:
             handle = attach(self.agent.policy, arm)
@@ -115,7 +110,7 @@ class Worker:
 
     def _roll_out(self, shard: Shard, numbers: Sequence[int]) -> list[EpisodeRecord]:
         settings = self.settings
-        with self._attached(shard.arm) as handle:
+        with self.attached(shard.arm) as handle:
             episodes = [
                 LiveEpisode(
                     number,
@@ -152,7 +147,8 @@ class Worker:
 def _load(settings: EvaluationConfig, benchmark: Benchmark) -> Agent:
     """The policy, prepared for the benchmark."""
     with _as_setup_error(f"policy {settings.policy!r} cannot be loaded"):
-        agent = load_agent(settings.policy, settings.device)
+        trust = {"trust_remote_code": True} if settings.trust_remote_code else {}
+        agent = load_agent(settings.policy, settings.device, **trust)
     with _as_setup_error(f"policy {settings.policy!r} cannot be used in {settings.env}"):
         agent.fit(benchmark)
     return agent
@@ -169,54 +165,12 @@ def _as_setup_error(problem: str) -> Iterator[None]:
         raise KeystoneError(f"{problem}: {type(error).__name__}: {error}") from error
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """The worker of this process, for which evaluation, and the fingerprint of its policy's files when it was loaded."""
-
-    identity: str
-    fingerprint: str
-    worker: Worker
-
-
-_loaded: _Loaded | None = None
-
-
-def start(settings: EvaluationConfig) -> Worker:
-    """The worker of this process: the one of the previous call if policy and evaluation are the same, else a new one.
-
-    Raises:
-        KeystoneError: if the policy's files are not those that the evaluation was started with.
-    """
-    global _loaded
-    identity = json.dumps([settings.policy, settings.identity()])
-    wanted = settings.fingerprint
-    if _loaded is None or _loaded.identity != identity or wanted not in (None, _loaded.fingerprint):
-        if _loaded is not None:
-            _loaded.worker.close()
-            _loaded = None  # before the next policy is loaded: both may not fit into memory
-        worker = Worker(settings)
-        _loaded = _Loaded(identity, checkpoint_fingerprint(settings.policy), worker)
-    if wanted not in (None, _loaded.fingerprint):
-        raise KeystoneError(
-            f"policy {settings.policy!r} on {socket.gethostname()} differs from the one this evaluation was started with: "
-            "its files have another hash"
-        )
-    _loaded.worker.settings = settings  # what is not in the identity (latency, arms) may have changed
-    return _loaded.worker
-
-
-def close() -> None:
-    """Close the environments of this process's worker."""
-    if _loaded is not None:
-        _loaded.worker.close()
-
-
 def checked_worker(settings: EvaluationConfig, make: Callable[[EvaluationConfig], Worker] = Worker) -> Worker:
     """A worker, after checking that policy, tasks and arms fit together.
 
     Args:
         settings: of the evaluation.
-        make: makes or finds the worker; `start` for the one of this process.
+        make: makes the worker, or finds one.
 
     Raises:
         KeystoneError: if they do not.
@@ -240,18 +194,3 @@ def checked_worker(settings: EvaluationConfig, make: Callable[[EvaluationConfig]
             )
     worker.check_arms()
     return worker
-
-
-def check_for_workers(settings: EvaluationConfig) -> None:
-    """The same check where other processes roll out: the policy is loaded on the CPU if possible, and released.
-
-    Raises:
-        KeystoneError: if policy, tasks and arms do not fit together.
-    """
-    if settings.device is not None:
-        check_device(settings.device)
-    # A user's own function may not take a device.
-    checked_worker(settings if is_reference(settings.policy) else replace(settings, device="cpu"))
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

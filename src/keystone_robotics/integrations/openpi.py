@@ -24,13 +24,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keystone_robotics.attach import attach
+from keystone_robotics.attachment import attach
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.integrations.many_episodes import refuse_memory
 from keystone_robotics.integrations.openpi_warm_up import warm_up
-from keystone_robotics.integrations.round_log import attach_with_log
-from keystone_robotics.spec import Spec, options, options_from_environment, read_options, spec_from
+from keystone_robotics.integrations.round_log import BY_ROW, attach_with_log, summary
+from keystone_robotics.spec import Spec, flag_of, options, options_from_environment, read_options, spec_from
 
 #: Key in an observation: the seed of this request's noise. Removed before the policy is called.
 SEED = "keystone_seed"
@@ -115,30 +115,19 @@ def _plain(event: RoundEvent | None) -> dict[str, Any]:
     """A round of one observation as plain Python numbers."""
     if event is None or not event.seeds:  # the policy's own code ran
         return {"k": 1}
-    selection = event.selection
+    line = summary(event)
     return {
-        "k": event.k,
-        "path": event.path,
-        "rule": selection.rule,
-        "index": int(selection.index[0]),
-        "sizes": [int(size) for size in selection.sizes[0] if size],
-        "consensus": float(selection.consensus[0]),
-        "dispersion": float(selection.dispersion[0]),
-        "median_distance": float(selection.median_distance[0]),
-        "spread": float(selection.spread[0]),
-        "dropped": int(selection.dropped[0]),
+        **{name: line[name] for name in ("k", "path", "rule")},
+        **{name: line[name][0] for name in BY_ROW},
+        "sizes": [size for size in line["sizes"][0] if size],
+        "dropped": int(event.selection.dropped[0]),
         "seed": event.seeds[0],
         "sampling_ms": 1000 * event.times.sample,
         "selection_ms": 1000 * event.times.select,
     }
 
 
-def serve(
-    script: str,
-    arguments: Sequence[str],
-    spec: Spec,
-    warm: bool = True,
-) -> None:
+def serve(script: str, arguments: Sequence[str], spec: Spec, warm: bool = True) -> None:
     """Run a script that starts openpi's `WebsocketPolicyServer`, with a `KeystonePolicy` in every server it creates.
 
     Args:
@@ -173,10 +162,6 @@ def serve(
         server.__init__, (sys.argv, sys.path[:]) = begin, before
 
 
-def _flags(name: str) -> list[str]:
-    return ["--" + name.replace("_", "-"), *([f"-{name}"] if len(name) == 1 else [])]
-
-
 def main(args: Sequence[str] | None = None) -> int:
     """The command ``python -m keystone_robotics.integrations.openpi``; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -185,7 +170,8 @@ def main(args: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     for name, option in options().items():
-        parser.add_argument(*_flags(name), metavar=name.upper(), help=option.help.replace("%", "%%"))
+        short = [f"-{name}"] if len(name) == 1 else []
+        parser.add_argument(flag_of(name), *short, metavar=name.upper(), help=option.help.replace("%", "%%"))
     parser.add_argument(
         "--warm-up",
         action=argparse.BooleanOptionalAction,
@@ -197,7 +183,7 @@ def main(args: Sequence[str] | None = None) -> int:
     given = vars(parser.parse_args(args))
     script, arguments, warm = given.pop("script"), given.pop("arguments"), given.pop("warm_up")
     try:
-        flags = read_options(given, lambda name: _flags(name)[0])
+        flags = read_options(given, flag_of)
         serve(script, arguments, spec_from(flags, options_from_environment()), warm)
     except KeystoneError as error:
         sys.stderr.write(f"keystone: {error}\n")

@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keystone_robotics.attach import attach
+from keystone_robotics.attachment import attach
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.spec import Spec
+
+#: Keys of a round's summary with one entry per row of the batch.
+BY_ROW = ("index", "sizes", "consensus", "dispersion", "median_distance", "spread")
 
 log = logging.getLogger("keystone")
 
@@ -69,19 +72,14 @@ def attach_with_log(policy: Any, spec: Spec, environ: Mapping[str, str] = os.env
 
 def summary(event: RoundEvent) -> dict[str, Any]:
     """A round in plain numbers."""
-    selection = event.selection
+    selection, times = event.selection, event.times
     return {
         "round": event.number,
         "k": event.k,
         "path": event.path,
         "rule": selection.rule,
-        "index": selection.index.tolist(),
-        "sizes": selection.sizes.tolist(),
-        "consensus": selection.consensus.tolist(),
-        "dispersion": selection.dispersion.tolist(),
-        "median_distance": selection.median_distance.tolist(),
-        "spread": selection.spread.tolist(),
-        "encoding_seconds": round(event.times.encode, 6),
-        "sampling_seconds": round(event.times.sample, 6),
-        "selection_seconds": round(event.times.select, 6),
+        **{name: getattr(selection, name).tolist() for name in BY_ROW},
+        "encoding_seconds": round(times.encode, 6),
+        "sampling_seconds": round(times.sample, 6),
+        "selection_seconds": round(times.select, 6),
     }

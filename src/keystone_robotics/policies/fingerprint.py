@@ -17,9 +17,10 @@ def checkpoint_fingerprint(name: str) -> str:
         commit = _cached_commit(name)
         return f"{name}@{commit}" if commit else name
     digest = hashlib.sha256()
-    files = [path for path in sorted(folder.glob("*")) if path.suffix in (".safetensors", ".json") and path.is_file()]
-    for path in files:
-        digest.update(path.name.encode())
+    files = [path for path in folder.rglob("*") if path.suffix in (".safetensors", ".json") and path.is_file()]
+    # By their names within the folder; those at its top first and by name alone, as in fingerprints of earlier versions.
+    for path in sorted(files, key=lambda path: (path.parent != folder, path.relative_to(folder).as_posix())):
+        digest.update(path.relative_to(folder).as_posix().encode())
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)

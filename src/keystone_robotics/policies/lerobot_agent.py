@@ -29,10 +29,13 @@ class LeRobotAgent(Agent):
         path: folder or hub name of a checkpoint.
         device: of the policy; None for its checkpoint's.
         tasks: that it was trained on, if known.
+        trust_remote_code: see `load_policy`.
     """
 
-    def __init__(self, path: str, device: str | None, tasks: tuple[str, ...] = ()) -> None:
-        self.policy, self._preprocess, self._postprocess = load_policy(path, device)
+    def __init__(
+        self, path: str, device: str | None, tasks: tuple[str, ...] = (), trust_remote_code: bool = False
+    ) -> None:
+        self.policy, self._preprocess, self._postprocess = load_policy(path, device, trust_remote_code)
         self._config = config = self.policy.config
         if config.type == "lingbot_va":
             raise KeystoneError(

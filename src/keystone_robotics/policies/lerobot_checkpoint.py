@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.policies.remote_code import remote_code
 
 
-def load_policy(path: str, device: str | None = None) -> tuple[Any, Any, Any]:
-    """The policy of a checkpoint (a folder or a hub name), ready to act, and its pre- and post-processor."""
+def load_policy(path: str, device: str | None = None, trust_remote_code: bool = False) -> tuple[Any, Any, Any]:
+    """The policy of a checkpoint (a folder or a hub name), ready to act, and its pre- and post-processor.
+
+    Args:
+        path: folder or hub name.
+        device: of the policy; None for its checkpoint's.
+        trust_remote_code: run code that the checkpoint names but LeRobot did not install (docs/security.md).
+    """
     folder = Path(path)
     if not folder.exists() and (folder.is_absolute() or path.startswith(".") or path.count("/") > 1):
         raise KeystoneError(
@@ -28,25 +36,33 @@ def load_policy(path: str, device: str | None = None) -> tuple[Any, Any, Any]:
         raise KeystoneError(
             f"LeRobot is needed to load {path} ({error}): pip install 'keystone-robotics[lerobot]'"
         ) from error
-    try:
-        config = PreTrainedConfig.from_pretrained(path, cli_overrides=[f"--device={device}"] if device else [])
-    except Exception as error:
-        raise KeystoneError(f"{path} is not a LeRobot checkpoint: {error}") from error
-    config.pretrained_path = path
-    policy = get_policy_class(config.type).from_pretrained(path, config=config).to(config.device).eval()
+    with remote_code(path, trust_remote_code):
+        try:
+            config = PreTrainedConfig.from_pretrained(path, cli_overrides=[f"--device={device}"] if device else [])
+        except Exception as error:
+            raise KeystoneError(f"{path} is not a LeRobot checkpoint: {error}") from error
+        config.pretrained_path = path
+        policy_class = get_policy_class(config.type)
+        # Before the weights, which may be large: the processors may be refused.
+        preprocess, postprocess = _load_processors(path, config, make_pre_post_processors)
+        policy = policy_class.from_pretrained(path, config=config).to(config.device).eval()
+    return policy, preprocess, postprocess
+
+
+def _load_processors(path: str, config: Any, make_pre_post_processors: Callable[..., Any]) -> Any:
     overrides = {"device_processor": {"device": str(config.device)}}
     try:
-        preprocess, postprocess = make_pre_post_processors(
-            config, pretrained_path=path, preprocessor_overrides=overrides
-        )
+        return make_pre_post_processors(config, pretrained_path=path, preprocessor_overrides=overrides)
+    except KeystoneError:
+        raise
     except Exception as error:
+        folder = Path(path)
         if folder.exists() and not (folder / "policy_preprocessor.json").is_file():
             raise KeystoneError(
                 f"{path} holds no policy_preprocessor.json: policy.save_pretrained writes the policy alone; "
                 "save its processors there too (save_pretrained of both), or attach to the policy itself, in Python"
             ) from error
         raise KeystoneError(f"{path}: its processors cannot be loaded: {error}") from error
-    return policy, preprocess, postprocess
 
 
 def synthetic_observation(config: Any, seed: int = 0) -> dict[str, Any]:

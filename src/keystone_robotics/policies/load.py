@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from keystone_robotics.environments import find_benchmark
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.named import is_reference, make_named
 from keystone_robotics.policies.agent import Agent
@@ -59,6 +60,13 @@ def trained_on(name: str) -> tuple[str, ...]:
     return () if record is None else tuple(record["tasks"])
 
 
+def default_tasks(policy: Any, env: Any) -> tuple[str, ...]:
+    """The tasks that the policy was trained on, else all tasks of the environment; none if either is not a name."""
+    if not isinstance(policy, str) or not isinstance(env, str):
+        return ()
+    return trained_on(policy) or find_benchmark(env).tasks()
+
+
 def trained_for(name: str) -> str | None:
     """The benchmark that a policy was trained for, if ``keystone train`` recorded it."""
     benchmark = (_record(name) or {}).get("benchmark")
@@ -77,13 +85,14 @@ def _record(name: str) -> dict[str, Any] | None:
         raise KeystoneError(f"{folder / RECORD} cannot be read: {error}") from error
 
 
-def load_agent(name: str, device: str | None = None) -> Agent:
+def load_agent(name: str, device: str | None = None, trust_remote_code: bool = False) -> Agent:
     """A policy, ready to plan.
 
     Args:
         name: a shipped policy, a folder written by ``keystone train`` or LeRobot, a LeRobot name on the hub, or
             ``package.module:function`` that returns an `Agent`.
         device: of the policy; default its checkpoint's. A function gets it as ``device``.
+        trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install (docs/security.md).
 
     Raises:
         KeystoneError: if it cannot be loaded on that device.
@@ -99,7 +108,7 @@ def load_agent(name: str, device: str | None = None) -> Agent:
     from keystone_robotics.policies.lerobot_agent import LeRobotAgent
 
     try:
-        return LeRobotAgent(str(folder or name), device, trained_on(name))
+        return LeRobotAgent(str(folder or name), device, trained_on(name), trust_remote_code)
     except KeystoneError as error:
         if folder is not None:
             raise

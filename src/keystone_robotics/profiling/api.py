@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import os
@@ -12,11 +13,11 @@ from typing import Any
 
 import torch
 
-from keystone_robotics.attach import attach, attached, detach
+from keystone_robotics.attachment import attach, attached, detach
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import atomic_write
 from keystone_robotics.handle import Handle
-from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture, versions
+from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture, steps_of, versions
 from keystone_robotics.profiling.measure import Schedule, Subject, measure
 from keystone_robotics.profiling.memory import meter_for
 from keystone_robotics.profiling.neighbours import NeighbourProcesses
@@ -25,6 +26,7 @@ from keystone_robotics.profiling.store import ENOUGH, profiles_folder, save_prof
 from keystone_robotics.profiling.subject import device_of, load_subject, round_of, rows_of
 from keystone_robotics.sample.noise import preserve_rng
 from keystone_robotics.sample.proxies import original_class
+from keystone_robotics.sample.steps import check_steps
 from keystone_robotics.select.rules.checks import whole
 
 KS = (1, 4, 8, 16, 32)
@@ -41,12 +43,14 @@ def profile(
     observation: Any = None,
     *,
     k: int | Iterable[int] = KS,
+    steps: int | Iterable[int] = (),
     tolerance: float = TOLERANCE,
     budget_ms: float | None = None,
     batch: int | None = None,
     rounds: int = ROUNDS,
     device: str | None = None,
     concurrent: int = 1,
+    trust_remote_code: bool = False,
     call: Callable[[Any], object] | None = None,
     out: str | os.PathLike[str] | None = None,
     profiles: str | os.PathLike[str] | None = None,
@@ -65,6 +69,7 @@ def profile(
             the policy, an observation and, if need be, how to call it; it is given ``device`` and ``batch`` where they are.
         observation: what the policy is called with, a whole batch if it takes one; not where the policy is given by name.
         k: numbers of candidates; 1 is always measured.
+        steps: numbers of denoising steps, besides the policy's own, at each of which all K are measured.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
         budget_ms: how long a round may take; then the K within it is the best.
         batch: observations per round, for a policy given by name; default 1.
@@ -72,6 +77,7 @@ def profile(
         device: where a policy given by name runs; default what its checkpoint says.
         concurrent: clients that share the device: ``concurrent - 1`` other processes make rounds with the same K all the
             time. Measured in turn with one client alone. Needs a policy given by name.
+        trust_remote_code: for a policy given by name: run code that a LeRobot checkpoint names but LeRobot did not install.
         call: how to call the policy; default ``policy.select_action(observation)``, else ``policy.infer(observation)``, else
             ``policy(observation)``.
         out: folder for profile.json.
@@ -92,7 +98,7 @@ def profile(
     >>> [cost.k for cost in found.costs], found.best() in (1, 4)
     ([1, 4], True)
     """
-    ks = check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch)
+    ks = check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch, steps)
     named = isinstance(policy, (str, os.PathLike))
     name = str(policy) if named else original_class(policy).__name__
     if concurrent > 1 and not named:
@@ -100,30 +106,37 @@ def profile(
             "concurrent: the other clients are processes, which must load the policy themselves: give its name or folder, "
             'keystone.profile("metaworld-mixed", concurrent=2)'
         )
-    if concurrent > 1 and options:
+    numbers = _several(steps)
+    if concurrent > 1 and (options or numbers):
+        given = ", ".join(sorted([*options, *(["steps"] if numbers else [])]))
         raise KeystoneError(
-            f"concurrent: the other clients attach with default options, and {', '.join(sorted(options))} would hold for one "
+            f"concurrent: the other clients attach with default options, and {given} would hold for one "
             "of them only: leave it out, or measure with concurrent=1"
         )
     if named:
         if observation is not None or call is not None:
             raise KeystoneError("a policy given by name comes with its observation: leave out observation and call")
-        policy, observation, call = load_subject(name, device, batch)
+        policy, observation, call = load_subject(name, device, batch, trust_remote_code)
     elif observation is None:
         raise KeystoneError("observation: give what the policy is called with, keystone.profile(policy, observation)")
     elif batch is not None or device is not None:
         raise KeystoneError("batch and device are for a policy given by name; here the observation and the policy say")
-    schedule = Schedule(ks, rounds, (1, concurrent) if concurrent > 1 else (1,))
     with contextlib.ExitStack() as stack:
         handle = stack.enter_context(_attached(policy, options))
         place, rows = device_of(handle, observation), rows_of(handle, observation)
-        fingerprint = fingerprint_architecture(handle, place, rows)
+        for number in numbers:
+            check_steps(handle.engine.adapter, handle.engine.owner, number)
+        own = steps_of(handle)
+        clients = (1, concurrent) if concurrent > 1 else (1,)
+        schedule = Schedule(ks, rounds, clients, (None, *sorted({number for number in numbers if number != own})))
+        fingerprints = {one: fingerprint_architecture(handle, place, rows, one) for one in schedule.steps}
         if out is not None:
             _make_folder(Path(out))
         neighbours = None
         if concurrent > 1:
             threads = torch.get_num_threads()
-            neighbours = stack.enter_context(NeighbourProcesses(concurrent - 1, name, device, batch, threads))
+            others = NeighbourProcesses(concurrent - 1, name, device, batch, threads, trust_remote_code)
+            neighbours = stack.enter_context(others)
         stack.enter_context(preserve_rng(place))  # the caller's random numbers stay what they would have been
         subject = Subject(handle, *round_of(policy, observation, call), place)
         measured = measure(subject, schedule, neighbours, progress)
@@ -133,7 +146,7 @@ def profile(
         batch=rows,
         device=describe_device(place, handle),
         versions=versions(handle),
-        fingerprint=fingerprint,
+        fingerprint=fingerprints[None],
         costs=summarize(measured.times, measured.peaks),
         memory=meter_for(place).title,
         tolerance=tolerance,
@@ -142,9 +155,18 @@ def profile(
         note=MIXED if measured.mixed else "",
         date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         path=measured.path,
+        steps=own,
     )
     if rounds >= ENOUGH and not found.doubt:
-        save_profile(found, profiles_folder(profiles))
+        for (
+            one,
+            fingerprint,
+        ) in fingerprints.items():  # for k="auto" with that number of steps, compared with K = 1 there
+            costs = summarize(*measured.at_steps(one))
+            save_profile(
+                dataclasses.replace(found, fingerprint=fingerprint, costs=costs, steps=one or own),
+                profiles_folder(profiles),
+            )
     if out is not None:
         with atomic_write(Path(out) / RESULT) as draft:
             draft.write_text(json.dumps(found.as_dict(), indent=2) + "\n")
@@ -177,17 +199,29 @@ def _attached(policy: Any, options: dict[str, Any]) -> Any:
         detach(policy)
 
 
+def _several(numbers: int | Iterable[int]) -> tuple[int, ...]:
+    return tuple(numbers) if isinstance(numbers, Iterable) else (numbers,)
+
+
 def check_arguments(
-    k: int | Iterable[int], tolerance: float, budget_ms: float | None, rounds: int, concurrent: int, batch: int | None
+    k: int | Iterable[int],
+    tolerance: float,
+    budget_ms: float | None,
+    rounds: int,
+    concurrent: int,
+    batch: int | None,
+    steps: int | Iterable[int] = (),
 ) -> tuple[int, ...]:
     """The numbers of candidates, ascending, beginning with 1.
 
     Raises:
         ValueError, TypeError: about the first argument that makes no sense.
     """
-    ks = tuple(k) if isinstance(k, Iterable) else (k,)
+    ks = _several(k)
     for value in ks:
         whole("k", value)
+    for value in _several(steps):
+        whole("steps", value)
     if not any(value > 1 for value in ks):
         raise ValueError(f"k={list(ks)}: expected numbers of candidates to compare with K = 1, [4, 8, 16] say")
     if not 0 <= tolerance < float("inf"):

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from keystone_robotics.handle import Handle, RoundEvent
-from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture, versions
-from keystone_robotics.profiling.measure import PHASES, Measurements, Schedule, TimeRound
+from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture, steps_of, versions
+from keystone_robotics.profiling.measure import PHASES, Cell, Measurements, Schedule, TimeRound
 from keystone_robotics.profiling.result import TOLERANCE, Profile, summarize
 from keystone_robotics.profiling.store import ENOUGH, find_profile, profiles_folder, save_profile
 from keystone_robotics.sample.engine import SeededRequest
@@ -114,7 +114,7 @@ class AutoK:
 
     def _measure(self, fingerprint: str, round: SeededRequest, event: RoundEvent) -> Profile:
         device = event.candidates.device
-        found = _measure_in_turn(lambda k: self._replay(round, event, k))
+        found = _measure_in_turn(lambda cell: self._replay(round, event, cell.k))
         return Profile(
             policy=original_class(self._handle.engine.owner).__name__,
             adapter=self._handle.adapter,
@@ -128,6 +128,7 @@ class AutoK:
             note="Made after the second round: only encoder, sampler and selection are timed, not the whole call.",
             date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
             path=event.path,
+            steps=steps_of(self._handle),
         )
 
     def _replay(self, round: SeededRequest, event: RoundEvent, k: int) -> dict[str, float]:
@@ -155,7 +156,7 @@ def _measure_in_turn(timed: TimeRound) -> Measurements:
     found, ks = Measurements(), []
     one = 0.0
     for k in KS:
-        warm = [found.attempt(k, timed) for _ in range(3)]
+        warm = [found.attempt(Cell(1, k), timed) for _ in range(3)]
         taken = [sum(phases.values()) for phases in warm[1:] if phases is not None]
         if not taken:
             break
@@ -166,6 +167,6 @@ def _measure_in_turn(timed: TimeRound) -> Measurements:
             break
     schedule = Schedule(tuple(ks), ENOUGH)
     for number in range(schedule.rounds):
-        for clients, k in schedule.cells(number):
-            found.add(clients, k, timed)
+        for cell in schedule.cells(number):
+            found.add(cell, timed)
     return found

@@ -21,9 +21,14 @@ ALWAYS = ("keystone-robotics", "torch")
 OF_POLICIES = ("lerobot", "transformers")
 
 
-def fingerprint_architecture(handle: Handle, device: torch.device, batch: int | None) -> str:
+def steps_of(handle: Handle) -> int | None:
+    """How many denoising steps an attached policy takes; None if only its caller knows."""
+    return handle.steps or handle.engine.adapter.default_steps(handle.engine.owner)
+
+
+def fingerprint_architecture(handle: Handle, device: torch.device, batch: int | None, steps: int | None = None) -> str:
     """A hash that is equal where a profile of an attached policy holds: the values of its weights may differ, but not their
-    shapes and types.
+    shapes and types; ``steps`` in place of its number of denoising steps.
     """
     owner = handle.engine.owner
     overrides = handle.engine.adapter.overrides(owner)
@@ -36,6 +41,7 @@ def fingerprint_architecture(handle: Handle, device: torch.device, batch: int | 
     known = {
         "adapter": [handle.adapter, *(f"{one.__module__}.{one.__qualname__}" for _, one in overrides)],
         "weights": shapes,
+        "steps": steps or steps_of(handle),
         "cost": handle.engine.adapter.cost(owner),
         "path": [handle.engine.paths.fast, handle.engine.compile],
         "settings": _sizes(getattr(owner, "config", None)),

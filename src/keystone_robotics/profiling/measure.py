@@ -1,12 +1,11 @@
-"""The measurement itself: all K in turn, round after round, so that drift hits all alike."""
+"""The measurement itself: all K and numbers of steps in turn, round after round, so that drift hits all alike."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -39,8 +38,22 @@ class Neighbours(Protocol):
         """
 
 
-#: Milliseconds by phase of a round with K candidates.
-TimeRound = Callable[[int], dict[str, float]]
+class Cell(NamedTuple):
+    """What one measurement is of.
+
+    Attributes:
+        clients: on the device.
+        k: candidates per round.
+        steps: denoising steps; None for as many as the policy takes as it is.
+    """
+
+    clients: int
+    k: int
+    steps: int | None = None
+
+
+#: Milliseconds by phase of a round.
+TimeRound = Callable[[Cell], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -51,16 +64,19 @@ class Schedule:
         ks: candidates per round, ascending, beginning with 1.
         rounds: of each.
         clients: on the device: (1,), or (1, N) for alone and with others.
+        steps: numbers of denoising steps, beginning with None.
     """
 
     ks: tuple[int, ...]
     rounds: int
     clients: tuple[int, ...] = (1,)
+    steps: tuple[int | None, ...] = (None,)
 
-    def cells(self, number: int) -> list[tuple[int, int]]:
-        """The (clients, K) of a round, in an order that changes from round to round: none is always after the largest."""
-        turn = number % len(self.ks)
-        return [(clients, k) for clients in self.clients for k in (*self.ks[turn:], *self.ks[:turn])]
+    def cells(self, number: int) -> list[Cell]:
+        """The cells of a round, in an order that changes from round to round: none is always after the largest."""
+        cells = [(k, steps) for steps in self.steps for k in self.ks]
+        turn = number % len(cells)
+        return [Cell(clients, *cell) for clients in self.clients for cell in (*cells[turn:], *cells[:turn])]
 
 
 @dataclass(frozen=True)
@@ -85,38 +101,46 @@ class Measurements:
     """What was measured.
 
     Attributes:
-        times: by (clients, K) the milliseconds by phase of every round.
-        peaks: by K.
+        times: the milliseconds by phase of every round.
+        peaks: by (K, steps).
         stopped: the smallest K that did not fit into memory.
         path: on which K > 1 were drawn.
         mixed: see `RoundTimes`.
     """
 
-    times: dict[tuple[int, int], list[dict[str, float]]] = field(default_factory=dict)
-    peaks: dict[int, Peak | None] = field(default_factory=dict)
+    times: dict[Cell, list[dict[str, float]]] = field(default_factory=dict)
+    peaks: dict[tuple[int, int | None], Peak | None] = field(default_factory=dict)
     stopped: int | None = None
     path: str = "plain"
     mixed: bool = False
 
-    def add(self, clients: int, k: int, timed: TimeRound) -> None:
-        """Time one round with K candidates, and note it."""
-        taken = self.attempt(k, timed)
-        if taken is not None:
-            self.times.setdefault((clients, k), []).append(taken)
+    def at_steps(
+        self, steps: int | None
+    ) -> tuple[dict[Cell, list[dict[str, float]]], dict[tuple[int, int | None], Peak | None]]:
+        """Times and peaks of that number of steps only, as if it were the policy's own."""
+        times = {Cell(cell.clients, cell.k): taken for cell, taken in self.times.items() if cell.steps == steps}
+        return times, {(k, None): peak for (k, one), peak in self.peaks.items() if one == steps}
 
-    def attempt(self, k: int, timed: Callable[[int], T]) -> T | None:
-        """``timed(k)``; None if K candidates do not fit into memory, and neither it nor a larger K is tried again."""
+    def add(self, cell: Cell, timed: TimeRound) -> None:
+        """Time one round, and note it."""
+        taken = self.attempt(cell, timed)
+        if taken is not None:
+            self.times.setdefault(cell, []).append(taken)
+
+    def attempt(self, cell: Cell, timed: Callable[[Cell], T]) -> T | None:
+        """``timed(cell)``; None if its K do not fit into memory, and neither it nor a larger K is tried again."""
+        k = cell.k
         if self.stopped is not None and k >= self.stopped:
             return None
         try:
-            return timed(k)
+            return timed(cell)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             if k == 1:
                 raise KeystoneError("not even one candidate fits into memory") from error
         self.stopped = k
-        self.times = {cell: rounds for cell, rounds in self.times.items() if cell[1] < k}
+        self.times = {cell: rounds for cell, rounds in self.times.items() if cell.k < k}
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         log.warning("KeyStone: K = %d does not fit into memory; larger K are not tried", k)
@@ -132,19 +156,21 @@ class PhaseRecorder:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
+        self._own_steps = subject.handle.steps
         self.event: RoundEvent | None = None
 
     def __call__(self, event: RoundEvent) -> None:
         self.event = event
 
-    def time_round(self, k: int) -> dict[str, float]:
-        """Milliseconds by phase of one call of the policy with K candidates.
+    def time_round(self, cell: Cell) -> dict[str, float]:
+        """Milliseconds by phase of one call of the policy.
 
         Raises:
             OutOfMemory: if the engine went on with fewer.
         """
         subject, self.event = self._subject, None
-        subject.handle.k = k
+        subject.handle.k = cell.k
+        subject.handle.steps = self._own_steps if cell.steps is None else cell.steps
         subject.prepare()
         _synchronize(subject.device)
         begin = Mark.now()
@@ -156,7 +182,7 @@ class PhaseRecorder:
             raise KeystoneError(
                 "no round was drawn: this call of the policy does not reach the sampler that was attached to"
             )
-        if event.k < k:
+        if event.k < cell.k:
             raise OutOfMemory
         encode, denoise, select = (1e3 * seconds for seconds in event.times[:3])
         if event.path == "own":  # selected only because somebody listens
@@ -173,18 +199,18 @@ def measure(
     """Make all rounds of a schedule, as a rehearsal: the policy's listeners, counters and history do not notice.
 
     Args:
-        subject: the attached policy; its K is as it was afterwards.
+        subject: the attached policy; its K and its steps are as they were afterwards.
         schedule: what to measure.
         neighbours: the other clients, where the schedule has more than one.
         progress: is told how many measurements are there, and how many there will be.
     """
     recorder, engine = PhaseRecorder(subject), subject.handle.engine
-    k, k_given = engine.k, engine.k_given
+    k, k_given, steps = engine.k, engine.k_given, engine.steps
     try:
         with torch.no_grad(), subject.handle.rehearsal(recorder):
             return _measure(recorder, schedule, subject.device, neighbours, progress)
     finally:
-        subject.handle.k, engine.k_given = k, k_given
+        subject.handle.k, engine.k_given, subject.handle.steps = k, k_given, steps
         subject.prepare()  # what is left of the last chunk was meant for the profile's observation, and must not be executed
         if neighbours is not None:
             neighbours.run(0)
@@ -199,26 +225,27 @@ def _measure(
 ) -> Measurements:
     found, meter = Measurements(), meter_for(device)
 
-    def warm_up(k: int) -> Peak | None:
+    def warm_up(cell: Cell) -> Peak | None:
         for _ in range(WARM_UP):
-            recorder.time_round(k)
+            recorder.time_round(cell)
         meter.begin()
-        recorder.time_round(k)
+        recorder.time_round(cell)
         return meter.end()
 
-    def time_among(clients: int, k: int) -> dict[str, float]:
+    def time_among(cell: Cell) -> dict[str, float]:
         if neighbours is not None:
-            neighbours.run(k if clients > 1 else 0)
-        return recorder.time_round(k)
+            neighbours.run(cell.k if cell.clients > 1 else 0)
+        return recorder.time_round(cell)
 
     if neighbours is not None:
         neighbours.run(0)
-    for k in schedule.ks:
-        found.peaks[k] = found.attempt(k, warm_up)
+    for steps in schedule.steps:
+        for k in schedule.ks:
+            found.peaks[k, steps] = found.attempt(Cell(1, k, steps), warm_up)
     cells = [cell for number in range(schedule.rounds) for cell in schedule.cells(number)]
-    for done, (clients, k) in enumerate(cells):
+    for done, cell in enumerate(cells):
         progress(done, len(cells))
-        found.add(clients, k, partial(time_among, clients))
+        found.add(cell, time_among)
         event = recorder.event
         if event is not None:
             found.mixed |= event.times.mixed

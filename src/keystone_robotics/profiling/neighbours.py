@@ -27,8 +27,12 @@ ANSWER = "keystone-neighbour "
 class NeighbourProcesses:
     """N processes, each with the policy of this name loaded. To be used in a ``with`` block."""
 
-    def __init__(self, count: int, policy: str, device: str | None, batch: int | None, threads: int) -> None:
-        self._task = json.dumps({"policy": policy, "device": device, "batch": batch, "threads": threads})
+    def __init__(
+        self, count: int, policy: str, device: str | None, batch: int | None, threads: int, trust: bool = False
+    ) -> None:
+        self._task = json.dumps(
+            {"policy": policy, "device": device, "batch": batch, "threads": threads, "trust": trust}
+        )
         self._count = count
         self._processes: list[subprocess.Popen[str]] = []
         self._errors: list[IO[str]] = []
@@ -86,11 +90,11 @@ def serve(task: dict[str, Any], orders: IO[str], answers: IO[str]) -> None:
     """Make rounds as ordered until the orders end."""
     import torch
 
-    from keystone_robotics.attach import attach, attached
+    from keystone_robotics.attachment import attach, attached
     from keystone_robotics.profiling.subject import load_subject, round_of
 
     torch.set_num_threads(task["threads"])
-    policy, observation, call = load_subject(task["policy"], task["device"], task["batch"])
+    policy, observation, call = load_subject(task["policy"], task["device"], task["batch"], task.get("trust", False))
     handle = attached(policy) or attach(policy, k=1)
     prepare, act = round_of(policy, observation, call)
     inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()

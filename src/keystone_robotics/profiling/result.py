@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from keystone_robotics.profiling.measure import PHASES
+from keystone_robotics.profiling.measure import PHASES, Cell
 from keystone_robotics.profiling.memory import Peak
 from keystone_robotics.profiling.ranges import quantile_range
 
@@ -33,11 +33,13 @@ class Cost:
         rounds: measured.
         median, p90, p99: of the whole call of the policy.
         encode, denoise, select, other: how the median is made up, see `_split_median`.
-        ratio: median over rounds of the time relative to K = 1 in the same round and with as many clients.
+        ratio: median over rounds of the time relative to the policy as it is: K = 1 with its own number of denoising steps, in
+            the same round and with as many clients.
         peak: memory in use at most, weights included; None if it was not measured.
         extra: how much of it came with the round.
         ratio_low, ratio_high: between which the true ratio lies, see `quantile_range`; None if there are too few rounds.
         p90_low, p90_high: the same of the 90th percentile.
+        steps: denoising steps; None for as many as the policy takes as it is, see `Profile.steps`.
     """
 
     k: int
@@ -57,36 +59,38 @@ class Cost:
     ratio_high: float | None = None
     p90_low: float | None = None
     p90_high: float | None = None
+    steps: int | None = None
 
 
 def summarize(
-    times: Mapping[tuple[int, int], Sequence[Mapping[str, float]]], peaks: Mapping[int, Peak | None]
+    times: Mapping[Cell, Sequence[Mapping[str, float]]], peaks: Mapping[tuple[int, int | None], Peak | None]
 ) -> tuple[Cost, ...]:
     """Statistics of what was measured.
 
     Args:
-        times: by (clients, K) the milliseconds by phase of every round; the same rounds in the same order for every K.
-        peaks: by K.
+        times: the milliseconds by phase of every round; the same rounds in the same order for every cell.
+        peaks: by (K, steps).
     """
-    totals = {key: np.array([sum(phases.values()) for phases in rounds]) for key, rounds in times.items()}
+    totals = {cell: np.array([sum(phases.values()) for phases in rounds]) for cell, rounds in times.items()}
     costs = []
-    for (clients, k), rounds in times.items():
-        total = totals[clients, k]
-        ratios = total / totals[clients, 1]
+    for cell, rounds in times.items():
+        total = totals[cell]
+        ratios = total / totals[Cell(cell.clients, 1)]
         p90, p99 = np.percentile(total, [90, 99])
         ratio_low, ratio_high = quantile_range(ratios.tolist(), 0.5)
         p90_low, p90_high = quantile_range(total.tolist(), 0.9)
         phases = _split_median(rounds, total)
-        peak = peaks.get(k)
+        peak = peaks.get((cell.k, cell.steps))
         costs.append(
             Cost(
-                k, clients, len(rounds), float(np.median(total)), float(p90), float(p99), **phases,
+                cell.k, cell.clients, len(rounds), float(np.median(total)), float(p90), float(p99), **phases,
                 ratio=float(np.median(ratios)), ratio_low=ratio_low, ratio_high=ratio_high, p90_low=p90_low, p90_high=p90_high,
                 peak=None if peak is None else peak.peak,
                 extra=None if peak is None else peak.peak - peak.before,
+                steps=cell.steps,
             )
         )  # fmt: skip
-    return tuple(sorted(costs, key=lambda cost: (cost.clients, cost.k)))
+    return tuple(sorted(costs, key=lambda cost: (cost.clients, cost.steps or 0, cost.k)))
 
 
 def _split_median(rounds: Sequence[Mapping[str, float]], total: FloatArray) -> dict[str, float]:
@@ -101,9 +105,14 @@ def _split_median(rounds: Sequence[Mapping[str, float]], total: FloatArray) -> d
     return {phase: scale * spent for phase, spent in sums.items()}
 
 
+def _may_be_either(low: float | None, limit: float, high: float | None) -> bool:
+    """Whether a range has the limit inside; None is unbounded."""
+    return (low is None or low <= limit) and (high is None or high > limit)
+
+
 @dataclass(frozen=True)
 class Profile:
-    """Latency and memory of a policy's rounds against K, on one machine.
+    """Latency and memory of a policy's rounds against K, and against the number of denoising steps, on one machine.
 
     Attributes:
         policy: its name.
@@ -112,7 +121,7 @@ class Profile:
         device: its name and kind.
         versions: of what takes part.
         fingerprint: of the policy's architecture, the device, the versions and the batch: equal where a profile can be reused.
-        costs: one for each K and number of clients.
+        costs: one for each K, number of steps and number of clients.
         memory: how memory was measured.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
         budget_ms: how long it may take, if that is given.
@@ -120,6 +129,7 @@ class Profile:
         note: what to know about the split.
         date: when it was measured.
         path: on which K > 1 were drawn, "plain" or "fast" (see `keystone.Handle.path`). K = 1 is always the policy's own code.
+        steps: how many denoising steps the policy takes as it is; None if only its caller knows.
     """
 
     policy: str
@@ -136,13 +146,14 @@ class Profile:
     note: str = ""
     date: str = ""
     path: str = "plain"
+    steps: int | None = None
 
     @property
     def doubt(self) -> str:
         """Why the measurement is implausible; empty if it is not."""
-        for clients in self.clients:
+        for clients, steps in itertools.product(self.clients, self.numbers_of_steps):
             # On the fast path K candidates may well take less time than one in the policy's own code, but not than fewer there.
-            alike = [cost for cost in self.of(clients) if cost.k > 1 or self.path == "plain"]
+            alike = [cost for cost in self.of(clients, steps) if cost.k > 1 or self.path == "plain"]
             for fewer, more in itertools.combinations(alike, 2):
                 if more.ratio < IMPLAUSIBLE * fewer.ratio:
                     return (
@@ -157,9 +168,21 @@ class Profile:
         """The numbers of clients that were measured."""
         return tuple(sorted({cost.clients for cost in self.costs}))
 
-    def of(self, clients: int = 1) -> tuple[Cost, ...]:
-        """The costs with as many clients, by ascending K."""
-        return tuple(cost for cost in self.costs if cost.clients == clients)
+    @property
+    def numbers_of_steps(self) -> tuple[int | None, ...]:
+        """The numbers of denoising steps that were measured; the first, None, is the policy's own."""
+        return (None, *sorted({cost.steps for cost in self.costs if cost.steps is not None}))
+
+    def of(self, clients: int = 1, steps: int | None = None) -> tuple[Cost, ...]:
+        """The costs with as many clients and steps, by default the policy's own number, by ascending K."""
+        return tuple(cost for cost in self.costs if (cost.clients, cost.steps) == (clients, steps))
+
+    def no_slower(self, clients: int | None = None) -> tuple[Cost, ...]:
+        """What costs no more than the policy as it is (K = 1 with its own number of steps), beyond the tolerance, by the median
+        of ratios; with as many clients, by default the most that were measured.
+        """
+        limit, clients = 1 + self.tolerance, clients or self.clients[-1]
+        return tuple(cost for cost in self.costs if cost.clients == clients and cost.ratio <= limit)
 
     def within_tolerance(self, clients: int | None = None) -> int:
         """The largest measured K up to which rounds take at most ``1 + tolerance`` times as long as with K = 1 (median of
@@ -188,9 +211,13 @@ class Profile:
             limit, ranges = 1 + self.tolerance, {cost.k: (cost.ratio_low, cost.ratio_high) for cost in costs}
         else:
             limit, ranges = self.budget_ms, {cost.k: (cost.p90_low, cost.p90_high) for cost in costs}
-        return tuple(
-            k for k, (low, high) in ranges.items() if (low is None or low <= limit) and (high is None or high > limit)
-        )
+        return tuple(k for k, (low, high) in ranges.items() if _may_be_either(low, limit, high))
+
+    def maybe_slower(self, clients: int | None = None) -> tuple[Cost, ...]:
+        """Those of which these rounds do not tell for certain whether they are in `no_slower`."""
+        limit, clients = 1 + self.tolerance, clients or self.clients[-1]
+        others = (cost for cost in self.costs if cost.clients == clients and (cost.k > 1 or cost.steps is not None))
+        return tuple(cost for cost in others if _may_be_either(cost.ratio_low, limit, cost.ratio_high))
 
     def best(self, clients: int | None = None) -> int:
         """K for use: within the budget if one is set (1 if not even that is), else within the tolerance; under the load that
@@ -212,6 +239,7 @@ class Profile:
                 "within_tolerance": self.within_tolerance(clients),
                 "within_budget": self.within_budget(clients),
                 "uncertain": list(self.uncertain(clients)),
+                "no_slower": [{"k": cost.k, "steps": cost.steps or self.steps} for cost in self.no_slower(clients)],
             }
             for clients in self.clients
         }

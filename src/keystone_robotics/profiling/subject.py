@@ -13,7 +13,9 @@ from keystone_robotics.handle import Handle
 from keystone_robotics.sample.proxies import original_class
 
 
-def load_subject(name: str, device: str | None, batch: int | None) -> tuple[Any, Any, Callable[[Any], object] | None]:
+def load_subject(
+    name: str, device: str | None, batch: int | None, trust_remote_code: bool = False
+) -> tuple[Any, Any, Callable[[Any], object] | None]:
     """A policy, an observation of B rows for it, made up unless a function makes both, and how to call it (see `round_of`).
 
     Args:
@@ -22,6 +24,7 @@ def load_subject(name: str, device: str | None, batch: int | None) -> tuple[Any,
             how to call it.
         device: where it runs; None is what the checkpoint says. A function is given it, as ``device``, where it is not None.
         batch: B; None is 1. A function is given it, as ``batch``, where it is not None.
+        trust_remote_code: see `keystone_robotics.policies.lerobot_checkpoint.load_policy`.
     """
     from keystone_robotics.named import is_reference, make_named
     from keystone_robotics.policies.load import check_device, find_policy, find_provider
@@ -42,7 +45,7 @@ def load_subject(name: str, device: str | None, batch: int | None) -> tuple[Any,
         return policy, provider.sample_observation(policy, batch), None
     from keystone_robotics.policies.lerobot_checkpoint import load_policy, synthetic_observation
 
-    policy, preprocess, _ = load_policy(str(folder or name), device)
+    policy, preprocess, _ = load_policy(str(folder or name), device, trust_remote_code)
     return policy, _rows(preprocess(synthetic_observation(policy.config)), batch), None
 
 

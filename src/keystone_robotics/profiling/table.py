@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from keystone_robotics.profiling.result import Cost, Profile
 from keystone_robotics.tables import as_markdown
 
@@ -30,9 +32,42 @@ def lines(profile: Profile) -> list[str]:
     for clients in profile.clients:
         if len(profile.clients) > 1:
             text += [f"{_clients(clients)}:", ""]
-        text += [*as_markdown([HEADER, *(_cells(cost) for cost in profile.of(clients))]).splitlines(), ""]
+        costs = [cost for cost in profile.costs if cost.clients == clients]
+        text += [
+            *as_markdown(_with_steps(profile, [HEADER, *(_cells(cost) for cost in costs)], costs)).splitlines(),
+            "",
+        ]
     text += [f"Memory: {profile.memory}.", *([profile.note] if profile.note else [])]
     return text + conclusions(profile)
+
+
+def _with_steps(profile: Profile, rows: Sequence[Sequence[str]], costs: Sequence[Cost]) -> list[list[str]]:
+    """The rows with a column for the number of steps, and one for what is no slower, if several numbers were measured."""
+    if len(profile.numbers_of_steps) == 1:
+        return [list(row) for row in rows]
+    clients = costs[0].clients
+    free, unsure = profile.no_slower(clients), profile.maybe_slower(clients)
+    header = ["ratio" if title == "to K = 1" else title for title in rows[0]]
+    steps = ["steps", *(_steps(profile, cost) for cost in costs)]
+    marks = ["no slower", *("not certain" if cost in unsure else "yes" if cost in free else "no" for cost in costs)]
+    return [[row[0], count, *row[1:], mark] for row, count, mark in zip([header, *rows[1:]], steps, marks, strict=True)]
+
+
+def _steps(profile: Profile, cost: Cost) -> str:
+    return str(cost.steps or profile.steps or "own")
+
+
+def _no_slower(profile: Profile, clients: int, who: str) -> str:
+    """The K of each number of steps that cost no more than the policy as it is."""
+    free, unsure = profile.no_slower(clients), profile.maybe_slower(clients)
+    found = []
+    for steps in profile.numbers_of_steps:
+        ks = [f"{cost.k}?" if cost in unsure else str(cost.k) for cost in free if cost.steps == steps]
+        count = steps or profile.steps or "own"
+        found += [f"{count} {'step' if count == 1 else 'steps'}: K = {', '.join(ks)}"] if ks else []
+    own = f"K = 1, {_steps(profile, profile.of(clients)[0])} steps"
+    text = f"Within {profile.tolerance:.0%} of the policy as it is ({own}){who}: {'; '.join(found)}"
+    return f"{text} (?: not certain, more rounds would tell)" if set(free) & set(unsure) else text
 
 
 def conclusions(profile: Profile) -> list[str]:
@@ -51,6 +86,7 @@ def conclusions(profile: Profile) -> list[str]:
             found = "none, not even K = 1" if k is None else str(k)
             text.append(f"Largest K within {profile.budget_ms:g} ms in nine rounds of ten{who}: {found}")
         text += [_uncertain(profile, clients, who)] if profile.uncertain(clients) else []
+        text += [_no_slower(profile, clients, who)] if len(profile.numbers_of_steps) > 1 else []
     if len(profile.clients) > 1:
         alone, shared = profile.clients[0], profile.clients[-1]
         before, after = profile.best(alone), profile.best(shared)
@@ -88,6 +124,6 @@ def _cells(cost: Cost) -> list[str]:
     phases = (cost.encode, cost.denoise, cost.select, cost.other)
     memory = ("–" if value is None else f"{value:.0f}" for value in (cost.peak, cost.extra))
     ratio = f"{cost.ratio:.2f}×"
-    if cost.k > 1 and cost.ratio_low is not None and cost.ratio_high is not None:
+    if (cost.k > 1 or cost.steps is not None) and cost.ratio_low is not None and cost.ratio_high is not None:
         ratio += f" ({cost.ratio_low:.2f} to {cost.ratio_high:.2f})"
     return [str(cost.k), *(f"{value:.3g}" for value in times), ratio, *(f"{value:.3g}" for value in phases), *memory]

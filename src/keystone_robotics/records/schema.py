@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-VERSION = 3
+VERSION = 4
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -17,7 +17,7 @@ CREATE TABLE episodes (
     arm TEXT NOT NULL, task TEXT NOT NULL, repeat INTEGER NOT NULL, episode INTEGER NOT NULL,
     success INTEGER NOT NULL, steps INTEGER NOT NULL, rounds INTEGER NOT NULL,
     initial_state TEXT NOT NULL, initial_seed INTEGER NOT NULL, noise_seed TEXT NOT NULL,
-    consensus REAL, latency_ms REAL, error TEXT, dispersion REAL, median_distance REAL,
+    consensus REAL, latency_ms REAL, error TEXT, dispersion REAL, median_distance REAL, checksum INTEGER,
     PRIMARY KEY (arm, task, repeat, episode)
 );
 CREATE TABLE shards (
@@ -29,7 +29,7 @@ CREATE TABLE rounds (
     arm TEXT NOT NULL, task TEXT NOT NULL, repeat INTEGER NOT NULL, episode INTEGER NOT NULL, round INTEGER NOT NULL,
     step INTEGER NOT NULL, chosen INTEGER NOT NULL, synthesised INTEGER NOT NULL, consensus REAL NOT NULL,
     spread REAL NOT NULL, candidates BLOB NOT NULL, labels BLOB NOT NULL, actions BLOB NOT NULL,
-    dispersion REAL, median_distance REAL,
+    dispersion REAL, median_distance REAL, checksum INTEGER,
     PRIMARY KEY (arm, task, repeat, episode, round)
 );
 """
@@ -57,25 +57,34 @@ def create(database: sqlite3.Connection) -> None:
 def check(database: sqlite3.Connection) -> int:
     """The version of a database, after checking that it is intact and that `Store` can read it.
 
-    Versions 2 and 3 are read by the same code: columns are read by name, and those added since are None.
+    All versions are read by the same code: columns are read by name, and those added since are None.
 
     Raises:
         sqlite3.DatabaseError: if it is damaged or holds something else.
         UnknownVersion: if it is newer than this code, or older than every migration.
     """
+    _check_tables(database)
     problems = [row[0] for row in database.execute("PRAGMA quick_check")]
     if problems != ["ok"]:
-        raise sqlite3.DatabaseError(problems[0])
-    tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
-    if not {"meta", "episodes", "shards", "rounds"} <= tables:
-        raise sqlite3.DatabaseError("its tables are missing")
+        raise sqlite3.DatabaseError(problems[0].splitlines()[-1])  # the first line may be a heading
     version = database.execute("PRAGMA user_version").fetchone()[0]
     if version == 0:
         row = database.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-        version = int(row[0]) if row and row[0].isdigit() else None
+        version = int(row[0]) if row and row[0] in map(str, MIGRATIONS) else None
     if version != VERSION and version not in MIGRATIONS:
         raise UnknownVersion(version)
     return int(version)
+
+
+def _check_tables(database: sqlite3.Connection) -> None:
+    """Nothing but plain tables and their indexes: a view, a trigger or a computed column is a program of somebody else."""
+    entries = database.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    for kind, name, statement in entries:
+        computed = database.execute("SELECT 1 FROM pragma_table_xinfo(?) WHERE hidden <> 0", (name,)).fetchall()
+        if kind not in ("table", "index") or "VIRTUAL" in str(statement).upper().split()[:2] or computed:
+            raise sqlite3.DatabaseError(f"it holds more than tables: the {kind} {name!r}")
+    if not {"meta", "episodes", "shards", "rounds"} <= {name for kind, name, _ in entries if kind == "table"}:
+        raise sqlite3.DatabaseError("its tables are missing")
 
 
 def migrate(database: sqlite3.Connection) -> None:
@@ -94,8 +103,13 @@ def _add_dispersion(database: sqlite3.Connection) -> None:
     database.execute("DELETE FROM meta WHERE key = 'schema'")
 
 
+def _add_checksum(database: sqlite3.Connection) -> None:
+    for table in ("episodes", "rounds"):  # None in the rows that are there
+        database.execute(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER")
+
+
 #: From a version to the next.
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _add_dispersion}
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _add_dispersion, 3: _add_checksum}
 
 
 def _set_version(database: sqlite3.Connection, version: int) -> None:

@@ -7,6 +7,8 @@ import datetime
 import io
 import json
 import sqlite3
+import time
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,23 @@ from typing import Any
 import numpy as np
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.files import atomic_write
 from keystone_robotics.records import schema
 from keystone_robotics.records.episode import EpisodeKey, EpisodeRecord, RoundRecord
 from keystone_robotics.records.lock import FolderLock
 
 FILE = "episodes.sqlite"
+
+#: After this time a query of a run that is only read ends with an error.
+READING_SECONDS = 300.0
+
+_number, _whole = (int, float, type(None)), (int, type(None))
+#: What a row of the table ``episodes`` holds.
+_TYPES: dict[str, Any] = {
+    "arm": str, "task": str, "repeat": int, "episode": int, "success": int, "steps": int, "rounds": int,
+    "initial_state": str, "initial_seed": _whole, "noise_seed": str, "consensus": _number, "latency_ms": _number,
+    "error": (str, type(None)), "dispersion": _number, "median_distance": _number,
+}  # fmt: skip
 
 _KEY = "arm = ? AND task = ? AND repeat = ? AND episode = ?"
 
@@ -58,7 +72,9 @@ class Store:
             KeystoneError: if another evaluation is running there.
         """
         if self._lock is None:
-            self._lock = FolderLock(self.folder)
+            lock = FolderLock(self.folder)
+            self.close()  # a connection that only reads
+            self._lock = lock
 
     def claim(self, identity: dict[str, Any]) -> None:
         """Open the store for writing: lock the folder, create or migrate the database, compare the identity.
@@ -68,8 +84,12 @@ class Store:
         """
         self.lock()
         with self._translate_sqlite_errors():
-            if self._is_empty():
+            if not self.path.exists():
                 self._create(identity)
+            elif self._is_empty():
+                raise KeystoneError(
+                    f"{self.path} is empty: what was stored there is lost. Restore it, or delete it to begin a new run"
+                )
             schema.migrate(self.database)
             with self.database as database:  # a run without any episode may be claimed with other settings
                 database.execute(
@@ -85,25 +105,35 @@ class Store:
                 "can be added to this one"
             )
 
-    def _connect(self) -> sqlite3.Connection:
-        """Where the folder cannot be locked, SQLite must not try to lock its file."""
+    def _connect(self, path: Path | None = None) -> sqlite3.Connection:
+        """Where the folder cannot be locked, SQLite must not try to lock its file. The file may be somebody else's: its schema
+        is not trusted, without `claim` nothing is written, and no query takes for ever.
+        """
+        path = path or self.path
         if self._lock is not None and not self._lock.works:
-            return sqlite3.connect(f"{self.path.resolve().as_uri()}?nolock=1", uri=True)
-        return sqlite3.connect(self.path, timeout=30.0)
+            database = sqlite3.connect(f"{path.resolve().as_uri()}?nolock=1", uri=True)
+        else:
+            database = sqlite3.connect(path, timeout=30.0)
+        database.execute("PRAGMA trusted_schema = OFF")
+        if self._lock is None:
+            # Not mode=ro: what a killed process left in its journal must be rolled back first.
+            database.execute("PRAGMA query_only = ON")
+            end = time.monotonic() + READING_SECONDS
+            database.set_progress_handler(lambda: time.monotonic() > end, 100_000)
+        return database
 
     def _is_empty(self) -> bool:
-        """There is no file yet, or one that a killed process left before its first commit."""
-        if not self.path.exists():
-            return True
         with contextlib.closing(self._connect()) as database:
             return not database.execute("SELECT 1 FROM sqlite_master").fetchall()
 
     def _create(self, identity: dict[str, Any]) -> None:
-        database = self._connect()
-        with contextlib.closing(database), database:
-            database.execute("BEGIN IMMEDIATE")
-            schema.create(database)
-            database.execute("INSERT INTO meta VALUES ('identity', ?)", (json.dumps(identity),))
+        """All at once: a process that is killed leaves no half of a database, so that an empty file is a damaged one."""
+        with atomic_write(self.path) as draft:
+            database = self._connect(draft)
+            with contextlib.closing(database), database:
+                database.execute("BEGIN IMMEDIATE")
+                schema.create(database)
+                database.execute("INSERT INTO meta VALUES ('identity', ?)", (json.dumps(identity),))
 
     @property
     def database(self) -> sqlite3.Connection:
@@ -127,7 +157,15 @@ class Store:
                 f"{self.path} was written by another version of KeyStone: its schema is {error.version}, this version reads "
                 f"{min(schema.MIGRATIONS)} to {schema.VERSION}"
             ) from None
+        except UnicodeDecodeError:  # SQLite's message quotes the damaged bytes
+            raise KeystoneError(f"{self.path} is damaged: a name in it is not UTF-8") from None
         except sqlite3.OperationalError as error:
+            if str(error) == "interrupted":
+                raise KeystoneError(f"{self.path} was not read within {READING_SECONDS:.0f} s") from None
+            if "decode" in str(error):
+                raise KeystoneError(
+                    f"{self.path} is damaged: a row of the table holds text that is not UTF-8"
+                ) from None
             raise KeystoneError(
                 f"cannot write to {self.path}: {error}. Stored episodes are safe; run the same command again to resume"
             ) from error
@@ -141,7 +179,8 @@ class Store:
         """The settings that the run was claimed with."""
         with self._translate_sqlite_errors():
             row = self.database.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
-        identity: dict[str, Any] = json.loads(row[0]) if row else {}
+        with self._translate_wrong_values("meta"):
+            identity: dict[str, Any] = dict(json.loads(row[0])) if row else {}
         return identity
 
     def add_arms(self, arms: Sequence[str]) -> list[str]:
@@ -201,35 +240,25 @@ class Store:
 
     def episodes(self) -> list[EpisodeRecord]:
         """All stored episodes, sorted by key, without their rounds."""
-        return [
-            EpisodeRecord(
-                **{
-                    **row,
-                    "success": bool(row["success"] and row["error"] is None),
-                    "noise_seed": int(row["noise_seed"]),
-                }
-            )
-            for row in self._select("SELECT * FROM episodes ORDER BY arm, task, repeat, episode")
-        ]
+        rows = self._select("SELECT * FROM episodes ORDER BY arm, task, repeat, episode")
+        with self._translate_wrong_values("episodes"):
+            return [_episode(row) for row in rows]
 
     def rounds(self, key: EpisodeKey) -> list[RoundRecord]:
         """The rounds of an episode, if they were stored (``keep_rounds``)."""
-        return [
-            RoundRecord(
-                number=row["round"],
-                step=row["step"],
-                candidates=_unpack(row["candidates"]),
-                labels=_unpack(row["labels"]),
-                index=row["chosen"],
-                synthesised=bool(row["synthesised"]),
-                consensus=row["consensus"],
-                spread=row["spread"],
-                actions=_unpack(row["actions"]),
-                dispersion=row.get("dispersion"),
-                median_distance=row.get("median_distance"),
-            )
-            for row in self._select(f"SELECT * FROM rounds WHERE {_KEY} ORDER BY round", key)  # noqa: S608
-        ]
+        rows = self._select(f"SELECT * FROM rounds WHERE {_KEY} ORDER BY round", key)  # noqa: S608
+        with self._translate_wrong_values("rounds"):
+            return [_round(row) for row in rows]
+
+    @contextlib.contextmanager
+    def _translate_wrong_values(self, table: str) -> Iterator[None]:
+        """What is in a table but was never written by a `Store`, as a KeystoneError."""
+        try:
+            yield
+        except (TypeError, ValueError, KeyError, OverflowError, RecursionError, EOFError) as error:
+            raise KeystoneError(
+                f"{self.path} is damaged: a row of the table {table} does not hold what was stored ({error})"
+            ) from None
 
     def _select(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Rows by column name: columns that an older schema does not have are absent."""
@@ -237,6 +266,49 @@ class Store:
             cursor = self.database.execute(query, values)
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def _episode(row: Mapping[str, Any]) -> EpisodeRecord:
+    _check_row(row, _TYPES)
+    known = {name: row[name] for name in _TYPES if name in row}
+    success = bool(row["success"] and row["error"] is None)
+    return EpisodeRecord(**{**known, "success": success, "noise_seed": int(row["noise_seed"])})
+
+
+def _round(row: Mapping[str, Any]) -> RoundRecord:
+    _check_row(row, {})
+    return RoundRecord(
+        number=row["round"],
+        step=row["step"],
+        candidates=_unpack(row["candidates"]),
+        labels=_unpack(row["labels"]),
+        index=row["chosen"],
+        synthesised=bool(row["synthesised"]),
+        consensus=row["consensus"],
+        spread=row["spread"],
+        actions=_unpack(row["actions"]),
+        dispersion=row.get("dispersion"),
+        median_distance=row.get("median_distance"),
+    )
+
+
+def _check_row(row: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    """Raise if a row is not what was stored: SQLite keeps any type in any column, and does not notice changed bytes."""
+    if row.get("checksum") is not None and row["checksum"] != _checksum(row):
+        raise ValueError("its checksum does not match")
+    for name, kind in types.items():
+        if name in row and not isinstance(row[name], kind):
+            raise TypeError(f"{name} is a {type(row[name]).__name__}")
+
+
+def _checksum(row: Mapping[str, Any]) -> int:
+    """Of a row as SQLite returns it. Columns that are None do not count: those of later versions are."""
+    value = 0
+    for name in sorted(row):
+        if name != "checksum" and row[name] is not None:
+            value = zlib.crc32(name.encode(), value)
+            value = zlib.crc32(row[name] if isinstance(row[name], bytes) else repr(row[name]).encode(), value)
+    return value
 
 
 def _episode_row(one: EpisodeRecord) -> dict[str, Any]:
@@ -267,7 +339,11 @@ def _round_row(key: EpisodeKey, one: RoundRecord) -> dict[str, Any]:
 
 def _insert(database: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
     query = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"  # noqa: S608 (constants)
-    database.execute(query, tuple(row.values()))
+    number = database.execute(query, tuple(row.values())).lastrowid
+    stored = database.execute(f"SELECT * FROM {table} WHERE rowid = ?", (number,))  # noqa: S608
+    names = [column[0] for column in stored.description]
+    checksum = _checksum(dict(zip(names, stored.fetchone(), strict=True)))
+    database.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (checksum, number))  # noqa: S608
 
 
 def _pack(array: Any) -> bytes:

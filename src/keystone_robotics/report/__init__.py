@@ -1,1 +1,1 @@
-"""From stored rounds, profiles and comparisons to figures and pages. Needs the extra ``plot``."""
+"""The figure of a profile, and the style of all figures. Needs the extra ``plot``."""

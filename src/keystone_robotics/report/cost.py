@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,10 @@ def _latency(ax: Axes, profile: Profile, alone: Sequence[Cost]) -> None:
     for clients in profile.clients[1:]:
         times = [cost.median for cost in profile.of(clients)]
         ax.plot(range(len(times)), times, color=PALETTE[3], marker="o", linewidth=2, label=f"{clients} clients, median")
+    for marker, steps in zip(itertools.cycle("os^Dv"), profile.numbers_of_steps[1:]):
+        times = [cost.median for cost in profile.of(profile.clients[0], steps)]
+        label = f"steps={steps}, median"
+        ax.plot(range(len(times)), times, color=INK, marker=marker, markerfacecolor="white", linewidth=1, label=label)
     limit = profile.budget_ms or alone[0].median * (1 + profile.tolerance)
     name = "budget" if profile.budget_ms else f"K = 1 and {profile.tolerance:.0%}"
     ax.axhline(limit, color=PALETTE[2], linewidth=1.2, dashes=(4, 2), label=name)

@@ -37,8 +37,11 @@ class Adapter:
         override: the class that overrides this method.
         encoders: attribute paths of the methods that encode the context, such as ``"model.embed_prefix"``; timed, and counted
             by the self-check.
-        steps: attribute paths of the number of denoising steps, such as ``"model.config.num_steps"``, wherever the policy's
-            code reads it; empty if it is an argument of the overridden method, which then takes ``Engine.steps``.
+        steps: attribute path of the number of denoising steps, from the module named by ``sampler``, such as
+            ``"config.num_steps"``, where the policy's code reads it; empty if there is none.
+        steps_argument: name of the overridden method's argument that is the number of denoising steps, if it has one: the
+            override passes ``Engine.steps`` in its place, if that is not None.
+        steps_by_default: how many denoising steps policies of this family take by themselves, for the documentation.
         project: the project that the policies belong to.
         refusal: why policies of this family cannot be attached to; empty if they can.
         compiles: the denoising step can be compiled: the override calls it through `Engine.compiled_step`.
@@ -50,7 +53,9 @@ class Adapter:
     sampler: ClassVar[str] = ""
     override: ClassVar[type[SamplerOverride]]
     encoders: ClassVar[tuple[str, ...]] = ()
-    steps: ClassVar[tuple[str, ...]] = ()
+    steps: ClassVar[str] = ""
+    steps_argument: ClassVar[str] = ""
+    steps_by_default: ClassVar[str] = ""
     project: ClassVar[str] = "LeRobot"
     refusal: ClassVar[str] = ""
     compiles: ClassVar[bool] = False
@@ -72,21 +77,21 @@ class Adapter:
         """The methods named by `encoders`, as (object, name)."""
         return [_resolve(policy, path) for path in self.encoders]
 
-    def step_settings(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        """The numbers named by `steps`, as (object, name)."""
-        return [_resolve(policy, path) for path in self.steps]
+    def steps_setting(self, policy: Any) -> tuple[Any, str] | None:
+        """The number named by `steps`, as (object, name), written while the policy is called with another one; None if there
+        is none, or if it is an argument.
+        """
+        return None if self.steps_argument or not self.steps else _resolve(self.module(policy), self.steps)
 
     def default_steps(self, policy: Any) -> int | None:
-        """How many denoising steps the policy takes now, as (object, name) of `step_settings` say; None if unknown."""
-        for holder, name in self.step_settings(policy):
-            return int(getattr(holder, name))
-        return None
+        """How many denoising steps the policy takes by its present settings; None if only its caller knows."""
+        return int(getattr(*_resolve(self.module(policy), self.steps))) if self.steps else None
 
     def refuse_steps(self, policy: Any, steps: int) -> str:
-        """Why this policy cannot denoise in that many steps; empty if it can."""
-        if self.step_settings(policy):
+        """Why this policy cannot denoise in that many steps, with what it can; empty if it can."""
+        if self.steps_argument or self.steps_setting(policy) is not None:
             return ""
-        return f"the number of denoising steps of {self.name} cannot be changed: leave steps out"
+        return f"adapter {self.name} knows no number of denoising steps to change; leave steps out"
 
     def encoder_modules(self, policy: Any) -> Sequence[Any]:
         """Modules inside the overridden one that only encode; excluded when the tolerance of the fast path is derived from
@@ -101,8 +106,8 @@ class Adapter:
         return ()
 
     def cost(self, policy: Any) -> Any:
-        """Cost factors besides shapes and numeric settings: the number of denoising steps, weights outside of torch. Lists,
-        numbers and strings; part of the key of stored profiles.
+        """Cost factors besides shapes, numeric settings and the number of denoising steps, such as weights outside of torch.
+        Lists, numbers and strings; part of the key of stored profiles.
         """
         return None
 

@@ -21,6 +21,7 @@ class SamplingContext(NamedTuple):
         noise: dtype of the initial noise.
         products: dtype of matrix products, under autocast.
         gradients: recorded or not.
+        steps: denoising steps; None for the policy's own number. A fast path may prepare values for each step.
 
     >>> from keystone_robotics.sample.request import NoiseSpec
     >>> request = SampleRequest(single=lambda: None, noise=NoiseSpec(batch=1, shape=(16, 7), device="cpu"))
@@ -35,15 +36,16 @@ class SamplingContext(NamedTuple):
     noise: torch.dtype
     products: torch.dtype
     gradients: bool
+    steps: int | None = None
 
     @classmethod
-    def of(cls, request: SampleRequest) -> SamplingContext | None:
+    def of(cls, request: SampleRequest, steps: int | None = None) -> SamplingContext | None:
         """None if the sampler is vectorised: then there is only one path."""
         noise = request.noise
         if noise is None:
             return None
         products, gradients = _product_dtype(noise.device), torch.is_grad_enabled()
-        return cls(noise.batch > 1, request.delay > 0, request.guided, noise.dtype, products, gradients)
+        return cls(noise.batch > 1, request.delay > 0, request.guided, noise.dtype, products, gradients, steps)
 
 
 def coarsest_type(

@@ -12,12 +12,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from keystone_robotics.errors import KeystoneError
+from keystone_robotics.errors import KeystoneError, TooManyCandidates
 from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.check import Comparison, DrawTrace, Finding, compare_with_plain, verify
 from keystone_robotics.sample.context import SamplingContext, coarsest_type
@@ -28,11 +29,14 @@ from keystone_robotics.sample.paths import Paths
 from keystone_robotics.sample.request import SampleRequest
 from keystone_robotics.sample.seeds import current_seeds, row_seeds, seeds_for_rows
 from keystone_robotics.sample.selector import Selector
+from keystone_robotics.sample.steps import call_at_steps, check_steps
 from keystone_robotics.sample.timer import Mark, RoundTimer
+from keystone_robotics.sample.usage import Usage
 from keystone_robotics.sample.vectorise import sample_vectorised
 from keystone_robotics.select import Selection, select
 
 log = logging.getLogger("keystone")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,12 @@ class SeededRequest:
                 stack.enter_context(preserve_rng(spec.device))
                 later = stack.enter_context(SeededDraws(self.seeds, k)).drawn
             candidates = method(noise, k)
+        if not isinstance(candidates, Tensor) or not candidates.ndim or len(candidates) != spec.batch * k:
+            what = f"shape {tuple(candidates.shape)}" if isinstance(candidates, Tensor) else type(candidates).__name__
+            raise KeystoneError(
+                f"the sampler returned {what} for K={k} and {spec.batch} observations: expected {spec.batch * k} chunks, a "
+                "tensor (B * K, T, D)"
+            )
         return candidates.reshape(spec.batch, k, *candidates.shape[1:]), (noise, *later)
 
 
@@ -86,7 +96,7 @@ class Engine:
         selector: how one candidate is selected.
         k: candidates per round; 1 runs the policy's own code.
         k_given: K is final; False with ``k="auto"`` until it is measured.
-        steps: denoising steps of each candidate; None for the policy's own number. Changed with `set_steps`.
+        steps: denoising steps of each candidate; None for the policy's own number. Changed by `set_steps`.
         temperature: factor on the initial noise.
         seed: of all rounds, or None to draw each round's seed from torch's global generator.
         compile: compile the denoising step.
@@ -94,12 +104,11 @@ class Engine:
         keep: how many of the last rounds can be replayed.
         paths: where the fast path was found exact.
         path: of the last round; "undecided" before the first.
-        verified: the self-check has passed or is disabled.
+        verified_steps: the numbers of steps with which the self-check has passed.
         finding: result of the self-check; None before it.
         last: the selection of the last round.
         encoder_names: names of the adapter's encoder methods.
         overridden: (module, original class, class while attached), in order.
-        own_steps: (object, attribute, the policy's own number of steps), of `set_steps`.
     """
 
     adapter: Adapter
@@ -116,7 +125,7 @@ class Engine:
     encoder_names: tuple[str, ...] = ()
     paths: Paths = field(default_factory=Paths)
     path: str = "undecided"
-    verified: bool = False
+    verified_steps: set[int | None] = field(default_factory=set)
     finding: Finding | None = None
     last: Selection | None = field(default=None, repr=False)
     rounds: int = 0
@@ -124,10 +133,11 @@ class Engine:
     listeners: Listeners = field(default_factory=Listeners)
     timer: RoundTimer = field(default_factory=RoundTimer, repr=False)
     overridden: list[tuple[Any, type, type]] = field(default_factory=list, repr=False)
-    own_steps: list[tuple[Any, str, int]] = field(default_factory=list, repr=False)
     kept: dict[int, tuple[SeededRequest, str, int]] = field(default_factory=dict, repr=False)
     lock: Any = field(default_factory=threading.Lock, repr=False)
     checking: Any = field(default_factory=threading.RLock, repr=False)
+    stepping: Any = field(default_factory=threading.RLock, repr=False)
+    usage: Usage = field(default_factory=Usage, repr=False)
     compiled: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict, repr=False)
     bypassed: dict[Any, Any] = field(default_factory=dict, repr=False)  # of `kit.bypass`
     _rehearsing: threading.local = field(default_factory=threading.local, repr=False)
@@ -140,6 +150,7 @@ class Engine:
         k = self.k  # read once: it may change while the round runs
         if self.is_own_code(k):
             return self.run_single(request.single, request.chunk)
+        request = request.wrapped(self.at_steps)
         with self.timer.round():
             round = self._next_round(request, k)  # noise
             trace = self._draw(round)  # path, draw, verify
@@ -155,6 +166,7 @@ class Engine:
             single: the policy's own method with its arguments.
             chunk: extracts the chunks (B, T, D) from its result.
         """
+        single = self.at_steps(single)
         if not self.listeners and torch.compiler.is_compiling():  # timing would break the graph
             return single()
         listeners = self._rehearsing.listeners if self._is_rehearsal else self.listeners
@@ -203,7 +215,8 @@ class Engine:
         else:
             with global_generator:
                 seeds = row_seeds(int(torch.randint(2**63 - 1, ())), batch)
-        return SeededRequest(number, seeds, request, self.temperature, SamplingContext.of(request), k)
+        context = SamplingContext.of(request, self.steps)
+        return SeededRequest(number, seeds, request, self.temperature, context, k)
 
     # ---- path, draw, verify
 
@@ -218,6 +231,11 @@ class Engine:
         if round.request.shared is None or not self.paths.fast or round.context in self.paths.refused:
             return False
         return round.k > 1 or round.context in self.paths.proved  # one candidate cannot verify several
+
+    @property
+    def verified(self) -> bool:
+        """Whether the self-check has passed with this number of steps, or is disabled."""
+        return not self.check or self.steps in self.verified_steps
 
     def _is_verified(self, round: SeededRequest) -> bool:
         return self.verified and (not self._may_be_fast(round) or round.context in self.paths.proved)
@@ -256,10 +274,10 @@ class Engine:
             if not problem:
                 if finding.k > 1:
                     self.paths.proved.add(round.context)
-                self._conclude(finding, round.k)
+                self._conclude(finding, round)
                 return trace
         trace, finding = plain or self._sample_and_compare(round, "plain")
-        self._conclude(finding, round.k)
+        self._conclude(finding, round)
         if problem and round.context is not None:
             self.paths.refuse(round.context, problem)
         return trace
@@ -276,6 +294,11 @@ class Engine:
                 if k == 1:
                     raise
                 k //= 2
+            except (MemoryError, RuntimeError) as error:
+                if not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
+                    raise
+                problem = f"K={k} candidates do not fit into the memory of this machine: give a smaller k"
+                raise TooManyCandidates(problem) from None
             else:
                 break
             if torch.cuda.is_available():
@@ -292,6 +315,10 @@ class Engine:
                 f"the sampler returned chunks of shape {tuple(candidates.shape[2:])} for each observation: expected "
                 "(T, D), steps and action dimensions"
             )
+        if not candidates.numel():
+            raise KeystoneError(
+                f"the sampler returned no numbers: candidates (B, K, T, D) of shape {tuple(candidates.shape)}"
+            )
         return DrawTrace(candidates, noises, calls, path, self.wait(candidates.device))
 
     def _sample_and_compare(self, round: SeededRequest, path: str) -> tuple[DrawTrace, Finding]:
@@ -306,11 +333,14 @@ class Engine:
         how = Comparison(self.check == "all", precision or dtype, round.temperature > 0)
         return trace, verify(round.request, trace, how, self.timer)
 
-    def _conclude(self, finding: Finding, k: int) -> None:
+    def _conclude(self, finding: Finding, round: SeededRequest) -> None:
         if finding.problem:
             raise KeystoneError(f"KeyStone's self-check failed: {finding.problem}")
-        # One candidate, where memory was too small for more, proves nothing about several.
-        self.verified, self.finding = self.verified or finding.k > 1 or k == 1, finding
+        self.finding = finding
+        if (
+            finding.k > 1 or round.k == 1
+        ):  # one candidate, where memory was too small for more, proves nothing about several
+            self.verified_steps.add(self.steps)
         log.info("KeyStone self-check passed: %s", finding)
 
     # ---- emit
@@ -351,8 +381,22 @@ class Engine:
         """Set K from the next round on; ends ``k="auto"``."""
         with self.checking:  # not in the middle of a self-check
             if self.finding is not None and self.finding.k == 1 < k:
-                self.verified = not self.check  # one candidate cannot verify several: check again
+                self.verified_steps.clear()  # one candidate cannot verify several: check again
             self.k, self.k_given = k, True
+
+    def set_steps(self, steps: int | None) -> None:
+        """Set the number of denoising steps from the next round on; None is the policy's own number."""
+        if steps is not None:
+            check_steps(self.adapter, self.owner, steps)
+        with self.checking:  # not in the middle of a self-check
+            self.steps = steps
+
+    def at_steps(self, function: Callable[..., T]) -> Callable[..., T]:
+        """A function of the policy's code, to be called with the number of denoising steps that is set now."""
+        setting = None if self.steps is None else self.adapter.steps_setting(self.owner)
+        if self.steps is None or setting is None:
+            return function
+        return partial(call_at_steps, self.stepping, setting, self.steps, function)
 
     def drop_old_rounds(self) -> None:
         """Drop the oldest rounds beyond ``keep``."""
@@ -403,12 +447,16 @@ class Engine:
         # be copied; kept rounds and compiled steps belong to the original.
         twin = memo[id(self)] = Engine.__new__(Engine)
         own = {
-            "lock": threading.Lock(), "checking": threading.RLock(), "_rehearsing": threading.local(),
-            "kept": {}, "compiled": {}, "bypassed": {},
+            "lock": threading.Lock(), "checking": threading.RLock(), "stepping": threading.RLock(), "usage": Usage(),
+            "_rehearsing": threading.local(), "kept": {}, "compiled": {}, "bypassed": {},
         }  # fmt: skip
         parts = {name: value for name, value in vars(self).items() if name not in own}
         vars(twin).update(copy.deepcopy(parts, memo), **own)
         return twin
+
+    def __reduce__(self) -> Any:
+        """A pickled policy is the policy alone: KeyStone stays behind."""
+        return type(None), ()
 
 
 def _describe(error: Exception) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,6 @@ import torch
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.proxies import proxy_class, root_class
-from keystone_robotics.sample.steps import restore_steps
 
 if TYPE_CHECKING:
     from keystone_robotics.sample.engine import Engine
@@ -43,10 +44,13 @@ class Hook:
     Args:
         method: called as ``method(object, own, *args, **kwargs)``, ``own`` being the object's original method.
 
+    >>> import types
+    >>> from keystone_robotics.sample.usage import Usage
     >>> class Model:
     ...     pass
     >>> model = Model()
     >>> model.sample = lambda noise: noise
+    >>> model._keystone = types.SimpleNamespace(usage=Usage())  # `put_on` sets the engine
     >>> model.__class__ = type("Hooked", (Model,), {"sample": Hook(lambda model, own, noise: -own(noise))})
     >>> model.sample(1)
     -1
@@ -65,7 +69,11 @@ class Hook:
         if instance is None:
             return self
         own = vars(instance).get(self._name)
-        return functools.partial(self._method, instance, self.from_class(instance) if own is None else own)
+        return functools.partial(self._call, instance, self.from_class(instance) if own is None else own)
+
+    def _call(self, instance: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with _inside(instance) as attached:
+            return self._method(instance, own, *args, **kwargs) if attached else own(*args, **kwargs)
 
     def __set__(self, instance: Any, value: Any) -> None:
         vars(instance)[self._name] = value
@@ -83,6 +91,35 @@ class Hook:
         if place + 1 == len(holders):
             raise AttributeError(f"{kind.__name__!r} object has no attribute {self._name!r}")
         return vars(holders[place + 1])[self._name].__get__(instance, kind)
+
+
+@contextlib.contextmanager
+def _inside(instance: Any) -> Iterator[bool]:
+    """Within this block the object is not detached from; False if it has been since its method was looked up."""
+    engine: Engine | None = vars(instance).get("_keystone")
+    if engine is None:
+        yield False
+        return
+    engine.usage.enter()
+    try:
+        yield vars(instance).get("_keystone") is engine
+    finally:
+        engine.usage.leave()
+
+
+def _guarded(name: str, method: Callable[..., Any], original: type) -> Callable[..., Any]:
+    """An override's method, which runs with the object attached from begin to end, or the object's own."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # a lock would break the graph
+            return method(self, *args, **kwargs)
+        with _inside(self) as attached:
+            if attached:
+                return method(self, *args, **kwargs)
+        return getattr(original, name)(self, *args, **kwargs)
+
+    return call
 
 
 def put_on(module: Any, override: type[SamplerOverride], engine: Engine) -> None:
@@ -114,7 +151,6 @@ def take_off(engine: Engine) -> None:
             raise KeystoneError(
                 f"something changed the class of a {combined.__name__} after KeyStone was attached: undo that, then detach"
             )
-    restore_steps(engine)
     for module, original, _ in reversed(engine.overridden):
         module.__class__ = original
         vars(module).pop("_keystone", None)
@@ -197,6 +233,16 @@ def find_engine(policy: Any) -> Engine | None:
     return None
 
 
+def _guarded_methods(override: type[SamplerOverride], original: type) -> dict[str, Any]:
+    """The methods of the original class that an override replaces, each within `_inside`."""
+    functions = {name: value for base in reversed(override.__mro__[:-2]) for name, value in vars(base).items()}
+    return {
+        name: _guarded(name, value, original)
+        for name, value in functions.items()
+        if inspect.isfunction(value) and not name.startswith("__") and hasattr(original, name)
+    }
+
+
 _classes: dict[tuple[type, type], type] = {}
 
 
@@ -207,7 +253,7 @@ def _combined(override: type[SamplerOverride], original: type) -> type:
         # Hooks need no second base, which would change the memory layout of abc.ABC subclasses; assigning ``__class__`` would
         # then raise.
         hooks = bool(own) and all(isinstance(value, Hook) for value in own.values())
-        bases, names = ((original,), own) if hooks else ((override, original), {})
+        bases, names = ((original,), own) if hooks else ((override, original), _guarded_methods(override, original))
         attributes = {"__module__": original.__module__, **names}
         name = f"KeyStone{root_class(original).__name__}"
         _classes[key] = proxy_class(original, name, bases, attributes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import copyreg
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -25,8 +27,38 @@ def is_replaced(owner: Any, name: str) -> bool:
 
 
 def proxy_class(kind: type, name: str, bases: tuple[type, ...], attributes: Mapping[str, Any]) -> type:
-    """A subclass for objects of ``kind``; `original_class` returns ``kind`` for them."""
-    return type(name, bases, {**attributes, _ORIGINAL: kind})
+    """A subclass for objects of ``kind``; `original_class` returns ``kind`` for them. Pickled and shallow copies are of
+    ``kind`` itself; a deep copy is of the proxy class.
+    """
+    copying = {"__reduce_ex__": _reduce, "__copy__": _plain_copy, "__deepcopy__": _deepcopy}
+    return type(name, bases, {**copying, **attributes, _ORIGINAL: kind})
+
+
+def _plain_copy(self: Any) -> Any:
+    """A shallow copy without KeyStone."""
+    twin: Any = object.__new__(original_class(self))
+    vars(twin).update({name: value for name, value in vars(self).items() if name != "_keystone"})
+    return twin
+
+
+def _reduce(self: Any, protocol: Any) -> Any:
+    engine = vars(self).get("_keystone")
+    if engine is not None:
+        engine.__reduce__()  # raises if the policy cannot be pickled while attached
+    reduced = _plain_copy(self).__reduce_ex__(protocol)
+    if reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+        # pickle would compare the class in there with that of the object; this does the same without comparing.
+        return copyreg._reconstructor, (*reduced[1], object, None), *reduced[2:]  # type: ignore[attr-defined]
+    return reduced
+
+
+def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
+    own = getattr(original_class(self), "__deepcopy__", None)
+    if own is not None:
+        return own(self, memo)
+    # What `copy.deepcopy` does for a class without methods of its own for that.
+    reduced: Any = original_class(self).__reduce_ex__
+    return copy._reconstruct(self, memo, *reduced(self, 4))  # type: ignore[attr-defined]
 
 
 def original_class(part: Any) -> type:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -70,3 +70,8 @@ class SampleRequest:
     precision: torch.dtype | None = None
     chunk: Callable[[Any], Tensor] = _same
     restore: Callable[[Tensor], Any] = _same
+
+    def wrapped(self, wrap: Callable[[Any], Any]) -> SampleRequest:
+        """The request with its calls of the policy's code wrapped."""
+        calls = {name: getattr(self, name) for name in ("single", "wide", "shared")}
+        return replace(self, **{name: wrap(call) for name, call in calls.items() if call is not None})

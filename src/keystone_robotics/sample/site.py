@@ -52,6 +52,9 @@ class SiteAdapter(Adapter):
             policy = getattr(policy, name)
         return policy
 
+    def refuse_steps(self, policy: Any, steps: int) -> str:
+        return "with site= KeyStone does not know where the policy has its number of denoising steps; set it there"
+
     def window(self, config: Any) -> Window | None:
         try:
             return super().window(config)

@@ -1,37 +1,62 @@
-"""The number of denoising steps of an attached policy: set while KeyStone is attached, restored by `detach`."""
+"""The number of denoising steps of an attached policy: another one during its calls, its own in between."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.sample.proxies import original_class
 
 if TYPE_CHECKING:
-    from keystone_robotics.sample.engine import Engine
+    from keystone_robotics.sample.adapter import Adapter
+
+T = TypeVar("T")
 
 
-def set_steps(engine: Engine, steps: int | None) -> None:
-    """Denoise in ``steps`` steps from the next round on; None is the policy's own number.
-
-    The number is written where the policy's own code reads it, so that single calls, K-wide sampling and the fast path take
-    the same steps. Overrides whose method takes the number as an argument read it from ``engine.steps``.
-
-    Raises:
-        KeystoneError: if the policy cannot denoise in that many steps; nothing has changed then.
-    """
-    adapter, owner = engine.adapter, engine.owner
-    if steps is not None and (reason := adapter.refuse_steps(owner, steps)):
+def check_steps(adapter: Adapter, policy: Any, steps: int) -> None:
+    """Raises a `KeystoneError` that says what is possible if the policy cannot denoise in that many steps."""
+    if reason := adapter.refuse_steps(policy, steps):
         raise KeystoneError(f"steps={steps}: {reason}")
-    restore_steps(engine)
-    if steps is not None:
-        for holder, name in adapter.step_settings(owner):
-            engine.own_steps.append((holder, name, getattr(holder, name)))
-            setattr(holder, name, steps)
-    engine.steps = steps
+    if setting := adapter.steps_setting(policy):
+        holder, name = setting
+        try:
+            call_at_steps(contextlib.nullcontext(), setting, steps, lambda: None)
+        except (AttributeError, TypeError) as error:  # a frozen dataclass, a property without a setter
+            raise KeystoneError(
+                f"steps={steps}: {name} of a {type(holder).__name__} cannot be set ({error}); leave steps out"
+            ) from error
 
 
-def restore_steps(engine: Engine) -> None:
-    """Give the policy its own number of steps again."""
-    for holder, name, own in engine.own_steps:
-        setattr(holder, name, own)
-    engine.own_steps.clear()
+def default_argument(owner: Any, method: str, argument: str) -> int | None:
+    """The default of a method's argument, as the object's own class defines it; None if it has none."""
+    known = inspect.signature(getattr(original_class(owner), method)).parameters.get(argument)
+    return known.default if known is not None and isinstance(known.default, int) else None
+
+
+def call_at_steps(
+    lock: Any, setting: tuple[Any, str], steps: int, function: Callable[..., T], *args: Any, **kwargs: Any
+) -> T:
+    """Call a policy's code with another number of denoising steps, written where the code reads it.
+
+    Only during the call: between rounds the policy's configuration is its own, also in a checkpoint that is saved then.
+
+    Args:
+        lock: of the policy, reentrant. Calls of other threads wait, since they may want another number.
+        setting: the object and the name of its attribute that is the number.
+        steps: the number.
+        function: called with the other arguments.
+    """
+    holder, name = setting
+    with lock:
+        own, inherited = getattr(holder, name), name not in getattr(holder, "__dict__", (name,))
+        setattr(holder, name, steps)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if inherited and name in vars(holder):  # from the class
+                delattr(holder, name)
+            else:
+                setattr(holder, name, own)

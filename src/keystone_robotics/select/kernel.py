@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 # Numba's cache on disk knows when this file changes, and no other: the constants of `metrics`, written here once more.
 CANCELLED, EPSILON, GROUP_DIAMETERS = 1e-2, 1e-8, 1.251
-JITTER, LARGEST, ROUNDING = 1e-5, 1e15, 1e-13
+JITTER, LARGEST, ROUNDING = 1e-5, 2.0**49, 1e-13
 
 Array = NDArray[Any]
 
@@ -73,21 +73,27 @@ def _row_sums(matrix, n, out):
         out[i] = total
 
 
-@_reassociating
-def _load(features, b, rows, position):
-    """Copy the usable candidates of round b into scratch, note where each came from; returns their number."""
-    zero = features.dtype.type(0)
+@_strict
+def _usable(features, b, position):
+    """Note which candidates of round b hold only numbers of the size of an action; returns how many do."""
     n = 0
+    largest = features.dtype.type(LARGEST)  # exact in float32
     for i in range(features.shape[1]):
-        total = zero
+        wrong = 0
         for t in range(features.shape[2]):
-            value = features[b, i, t]
-            rows[n, t] = value
-            total += value * value
-        if total < LARGEST * LARGEST:  # false for NaN
+            wrong += not abs(features[b, i, t]) < largest  # true for NaN
+        if wrong == 0:
             position[n] = i
             n += 1
     return n
+
+
+@_strict
+def _load(features, b, position, n, rows):
+    """Copy the usable candidates of round b into scratch."""
+    for i in range(n):
+        for t in range(features.shape[2]):
+            rows[i, t] = features[b, position[i], t]
 
 
 @_strict
@@ -154,7 +160,9 @@ def _smallest(values, m, k):
                 values[i] = values[below]
                 values[below] = value
                 below += value <= pivot
-            if k < below:
+            if (
+                k < below or below == low
+            ):  # the latter with a NaN alone, which no path lets in: better wrong than endless
                 return pivot
             low = below
     return values[low]
@@ -332,12 +340,11 @@ def _cluster(order, rule, clusters, n, s):
             s.trial[i] = -1
         for i in range(n):
             s.trial[s.position[i]] = i
-        found, o = 0, 0
-        while found < clusters:
-            if s.trial[order[o]] >= 0:
-                s.seeds[found] = s.trial[order[o]]
+        found = 0
+        for candidate in order:
+            if s.trial[candidate] >= 0 and found < clusters:
+                s.seeds[found] = s.trial[candidate]
                 found += 1
-            o += 1
         return _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.counts)
     if rule.init == 1:
         margin = min(_farthest_pair(s.squared, n, s.seeds), _farthest(s.squared, n, s.seeds, 2, clusters, s.totals))
@@ -558,7 +565,7 @@ def select_rounds(
     """Select in every round; one call for the whole batch.
 
     Args:
-        features: (B, K, N) float32 or float64; a candidate with a non-finite number is dropped.
+        features: (B, K, N) float32 or float64; a candidate with a number that is not below `LARGEST` is dropped.
         steps: S, how many steps the N numbers are.
         order: (K,) permutation; ``init`` 0 takes the first valid candidates of it as centroids.
         metric: 0 L2, 1 L1, 2 cosine.
@@ -597,13 +604,14 @@ def select_rounds(
     exact = np.empty((0, 0))
     dropped = 0
     for b in range(batch):
-        n = _load(features, b, rows, scratch.position)
+        n = _usable(features, b, scratch.position)  # once: both precisions decide on the same candidates
+        _load(features, b, scratch.position, n, rows)
         dropped += k - n
         margin = _select_round(features, b, rows, n, steps, order, rule, scratch, indices, sizes, measures)
         if features.itemsize == 4 and margin < CLEAR:
             if exact.size == 0:
                 exact = np.zeros((even, padded))
-            _load(features, b, exact, scratch.position)
+            _load(features, b, scratch.position, n, exact)
             _select_round(features, b, exact, n, steps, order, rule, scratch, indices, sizes, measures)
         if average > 0:
             members[b] = False

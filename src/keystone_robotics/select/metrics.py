@@ -14,8 +14,9 @@ Floats = NDArray[np.float64]
 #: Name of each metric and the number by which the two paths know it.
 METRICS: dict[str, int] = {"l2": 0, "l1": 1, "cosine": 2}
 
-#: A candidate of a larger norm is dropped like one with an infinity: no action is of that size, and squares stay finite.
-LARGEST = 1e15
+#: A candidate with a number of this size is dropped like one with an infinity: no action is that large, squares stay finite.
+#: A power of two and a bound on single numbers, not on their sum: every path, in every precision, drops the same ones.
+LARGEST = 2.0**49
 #: Added to the median distance in the guard's spread.
 EPSILON = 1e-8
 #: A difference that is smaller than this against what it is the difference of is rounding: nothing.

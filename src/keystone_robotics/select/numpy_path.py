@@ -59,7 +59,7 @@ def select_rounds(
     rule = _Rule(list(METRICS)[metric], clusters, tau, iterations, init, average, share)
     x = features.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        valid = np.einsum("bkn,bkn->bk", x, x) < LARGEST * LARGEST
+        valid = np.count_nonzero(np.abs(x) < LARGEST, axis=2) == x.shape[2]
         if not valid.all():
             x[~valid] = np.nan
         distances, squared = pairwise(x, rule.metric)

@@ -1,4 +1,4 @@
-"""Rotation layouts of action vectors, as matrices and back (torch, batched over leading dimensions).
+"""Rotation layouts of action vectors, as matrices and back (numpy, batched over leading dimensions).
 
 Layouts: ``axis-angle`` (3 numbers, radians), ``quaternion-xyzw`` and ``quaternion-wxyz`` (4), ``6d`` (the first two columns
 of the matrix, one after the other), and ``euler-`` followed by three different axes: lower case for rotations about the fixed
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import itertools
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from keystone_robotics.errors import nearest_name
+
+Floats = NDArray[np.float64]
 
 _EULER = ["euler-" + "".join(p) for axes in ("xyz", "XYZ") for p in itertools.permutations(axes)]
 
@@ -37,10 +39,10 @@ def width(layout: str) -> int:
     return WIDTHS[layout]
 
 
-def to_matrix(layout: str, values: Tensor) -> Tensor:
+def to_matrix(layout: str, values: Floats) -> Floats:
     """(..., width) numbers in a layout to (..., 3, 3) rotation matrices. A quaternion or 6-D of length 0 gives NaN.
 
-    >>> to_matrix("euler-xyz", torch.zeros(3, dtype=torch.float64)).diagonal().tolist()
+    >>> to_matrix("euler-xyz", np.zeros(3)).diagonal().tolist()
     [1.0, 1.0, 1.0]
     """
     if layout == "axis-angle":
@@ -48,12 +50,11 @@ def to_matrix(layout: str, values: Tensor) -> Tensor:
     if layout == "quaternion-wxyz":
         return _quaternion_to_matrix(values)
     if layout == "quaternion-xyzw":
-        return _quaternion_to_matrix(values.roll(1, -1))
+        return _quaternion_to_matrix(np.roll(values, 1, -1))
     if layout == "6d":
-        first = values[..., :3] / values[..., :3].norm(dim=-1, keepdim=True)
-        second = values[..., 3:] - (first * values[..., 3:]).sum(-1, keepdim=True) * first
-        second = second / second.norm(dim=-1, keepdim=True)
-        return torch.stack([first, second, torch.linalg.cross(first, second)], -1)
+        first = _unit(values[..., :3])
+        second = _unit(values[..., 3:] - (first * values[..., 3:]).sum(-1, keepdims=True) * first)
+        return np.stack([first, second, np.cross(first, second)], -1)
     axes = layout.removeprefix("euler-")
     turns = [_turn("xyz".index(axis.lower()), values[..., i]) for i, axis in enumerate(axes)]
     if axes.islower():
@@ -61,50 +62,57 @@ def to_matrix(layout: str, values: Tensor) -> Tensor:
     return turns[0] @ turns[1] @ turns[2]
 
 
-def from_matrix(layout: str, matrix: Tensor) -> Tensor:
+def from_matrix(layout: str, matrix: Floats) -> Floats:
     """(..., 3, 3) rotation matrices to (..., width) numbers in a layout; the inverse of `to_matrix`.
 
-    >>> turn = torch.tensor([0.1, 0.2, 1.5], dtype=torch.float64)
+    >>> turn = np.array([0.1, 0.2, 1.5])
     >>> [round(x, 6) for x in from_matrix("euler-xyz", to_matrix("euler-xyz", turn)).tolist()]
     [0.1, 0.2, 1.5]
     """
     if layout == "6d":
-        return matrix[..., :2].transpose(-1, -2).flatten(-2)
+        return matrix[..., :2].swapaxes(-1, -2).reshape(*matrix.shape[:-2], 6)
     if layout == "quaternion-wxyz":
         return _matrix_to_quaternion(matrix)
     if layout == "quaternion-xyzw":
-        return _matrix_to_quaternion(matrix).roll(-1, -1)
+        return np.roll(_matrix_to_quaternion(matrix), -1, -1)
     if layout == "axis-angle":
         quaternion = _matrix_to_quaternion(matrix)
-        sine = quaternion[..., 1:].norm(dim=-1, keepdim=True)
-        angle = 2 * torch.atan2(sine, quaternion[..., :1])
-        return quaternion[..., 1:] * torch.where(sine > 1e-12, angle / sine.clamp_min(1e-12), 2.0)
+        sine = _norm(quaternion[..., 1:])
+        angle = 2 * np.arctan2(sine, quaternion[..., :1])
+        return np.asarray(quaternion[..., 1:] * np.where(sine > 1e-12, angle / np.maximum(sine, 1e-12), 2.0))
     axes = layout.removeprefix("euler-")
     if axes.islower():  # the fixed-axis angles are the moving-axis angles of the reversed sequence
-        return _moving_euler(axes[::-1], matrix).flip(-1)
+        return _moving_euler(axes[::-1], matrix)[..., ::-1]
     return _moving_euler(axes.lower(), matrix)
 
 
-def mean_rotation(matrices: Tensor) -> Tensor:
+def mean_rotation(matrices: Floats) -> Floats:
     """The rotation nearest to all of (n, ..., 3, 3), in the chordal sense: their mean, projected back onto rotations.
 
-    >>> two = to_matrix("axis-angle", torch.tensor([[0.0, 0.0, 0.5], [0.0, 0.0, 1.5]], dtype=torch.float64))
+    >>> two = to_matrix("axis-angle", np.array([[0.0, 0.0, 0.5], [0.0, 0.0, 1.5]]))
     >>> round(from_matrix("axis-angle", mean_rotation(two))[2].item(), 6)
     1.0
     """
-    left, _, right = torch.linalg.svd(matrices.mean(0))
-    flip = torch.ones_like(left[..., 0])
-    flip[..., 2] = torch.linalg.det(left @ right)
-    projected: Tensor = (left * flip.unsqueeze(-2)) @ right
-    return projected
+    left, _, right = np.linalg.svd(matrices.mean(0))
+    left[..., 2] *= np.linalg.det(left @ right)[..., None]
+    return np.asarray(left @ right)
 
 
-def _square(entries: list[Tensor], n: int) -> Tensor:
-    return torch.stack(entries, -1).reshape(*entries[0].shape, n, n)
+def _norm(vectors: Floats) -> Floats:
+    return np.asarray(np.linalg.norm(vectors, axis=-1, keepdims=True))
 
 
-def _turn(axis: int, angle: Tensor) -> Tensor:
-    cosine, sine, zero, one = torch.cos(angle), torch.sin(angle), torch.zeros_like(angle), torch.ones_like(angle)
+def _unit(vectors: Floats) -> Floats:
+    with np.errstate(invalid="ignore"):  # padding may hold zeros where a rotation would be
+        return np.asarray(vectors / _norm(vectors))
+
+
+def _square(entries: list[Floats], n: int) -> Floats:
+    return np.stack(entries, -1).reshape(*entries[0].shape, n, n)
+
+
+def _turn(axis: int, angle: Floats) -> Floats:
+    cosine, sine, zero, one = np.cos(angle), np.sin(angle), np.zeros_like(angle), np.ones_like(angle)
     rows = {
         0: [one, zero, zero, zero, cosine, -sine, zero, sine, cosine],
         1: [cosine, zero, sine, zero, one, zero, -sine, zero, cosine],
@@ -113,30 +121,30 @@ def _turn(axis: int, angle: Tensor) -> Tensor:
     return _square(rows, 3)
 
 
-def _moving_euler(axes: str, matrix: Tensor) -> Tensor:
+def _moving_euler(axes: str, matrix: Floats) -> Floats:
     """Angles about moving axes i, j, k (all different). At gimbal lock the third angle is set to zero."""
     i, j, k = ("xyz".index(axis) for axis in axes)
     parity = 1.0 if (i, j, k) in ((0, 1, 2), (1, 2, 0), (2, 0, 1)) else -1.0
     sine = parity * matrix[..., i, k]
-    middle = torch.atan2(sine, torch.hypot(matrix[..., i, i], matrix[..., i, j]))
-    locked = sine.abs() > 1 - 1e-14  # closer than this, the other two angles have no digits left
-    first = torch.where(
+    middle = np.arctan2(sine, np.hypot(matrix[..., i, i], matrix[..., i, j]))
+    locked = np.abs(sine) > 1 - 1e-14  # closer than this, the other two angles have no digits left
+    first = np.where(
         locked,
-        torch.atan2(parity * matrix[..., k, j], matrix[..., j, j]),
-        torch.atan2(-parity * matrix[..., j, k], matrix[..., k, k]),
+        np.arctan2(parity * matrix[..., k, j], matrix[..., j, j]),
+        np.arctan2(-parity * matrix[..., j, k], matrix[..., k, k]),
     )
-    last = torch.where(locked, 0.0, torch.atan2(-parity * matrix[..., i, j], matrix[..., i, i]))
-    return torch.stack([first, middle, last], -1)
+    last = np.where(locked, 0.0, np.arctan2(-parity * matrix[..., i, j], matrix[..., i, i]))
+    return np.stack([first, middle, last], -1)
 
 
-def _axis_angle_to_quaternion(vector: Tensor) -> Tensor:
-    angle = vector.norm(dim=-1, keepdim=True)
+def _axis_angle_to_quaternion(vector: Floats) -> Floats:
+    angle = _norm(vector)
     # sinc(x) = sin(pi x) / (pi x): smooth at zero, where the axis is undefined
-    return torch.cat([torch.cos(angle / 2), vector * torch.sinc(angle / (2 * torch.pi)) / 2], -1)
+    return np.concatenate([np.cos(angle / 2), vector * np.sinc(angle / (2 * np.pi)) / 2], -1)
 
 
-def _quaternion_to_matrix(quaternion: Tensor) -> Tensor:
-    w, x, y, z = (quaternion / quaternion.norm(dim=-1, keepdim=True)).unbind(-1)
+def _quaternion_to_matrix(quaternion: Floats) -> Floats:
+    w, x, y, z = np.moveaxis(_unit(quaternion), -1, 0)
     rows = [
         1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w),
         2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w),
@@ -145,14 +153,14 @@ def _quaternion_to_matrix(quaternion: Tensor) -> Tensor:
     return _square(rows, 3)
 
 
-def _matrix_to_quaternion(matrix: Tensor) -> Tensor:
+def _matrix_to_quaternion(matrix: Floats) -> Floats:
     """(w, x, y, z) with w >= 0: the top eigenvector of a symmetric 4 x 4 matrix, stable for every angle."""
-    (a, b, c), (d, e, f), (g, h, i) = (row.unbind(-1) for row in matrix.unbind(-2))
+    (a, b, c), (d, e, f), (g, h, i) = np.moveaxis(matrix, (-2, -1), (0, 1))
     rows = [
         a + e + i, h - f, c - g, d - b,
         h - f, a - e - i, b + d, c + g,
         c - g, b + d, e - a - i, f + h,
         d - b, c + g, f + h, i - a - e,
     ]  # fmt: skip
-    quaternion = torch.linalg.eigh(_square(rows, 4)).eigenvectors[..., -1]
-    return torch.where(quaternion[..., :1] < 0, -quaternion, quaternion)
+    quaternion = np.linalg.eigh(_square(rows, 4)).eigenvectors[..., -1]
+    return np.where(quaternion[..., :1] < 0, -quaternion, quaternion)

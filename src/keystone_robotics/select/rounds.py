@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from keystone_robotics.errors import NoValidCandidate
+from keystone_robotics.select import rotations
 from keystone_robotics.select.metrics import LARGEST, pairwise
 from keystone_robotics.select.space import ActionSpace, Layout
 
@@ -111,7 +112,7 @@ class Round:
 
     def embed(self, chunks: NDArray[Any]) -> NDArray[np.float64]:
         """(..., T, D) other chunks in the same features, (..., N)."""
-        return self.layout.embed(torch.as_tensor(np.asarray(chunks, dtype=np.float64))).numpy()
+        return self.layout.embed(np.asarray(chunks, np.float64))
 
 
 def lowest(values: NDArray[np.float64]) -> int:
@@ -139,15 +140,20 @@ def as_candidates(candidates: Any, space: ActionSpace | None, metric: str, seed:
     return Candidates(array, features, space, metric, seed), batched
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a torch tensor. There is none where torch was not imported, so it is not imported here."""
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
 def _as_array(candidates: Any) -> NDArray[Any]:
     """float32 or float64, contiguous, on the host; shares memory with the input where possible.
 
     Arrays that are read-only (from JAX, from a socket) are copied: the kernel would be compiled once more for them.
     """
-    if isinstance(candidates, torch.Tensor):
-        if candidates.dtype is not torch.float32 and candidates.dtype is not torch.float64:
-            if not candidates.is_floating_point():
-                raise not_floating(candidates.dtype)
+    if is_tensor(candidates):
+        if not candidates.is_floating_point():
+            raise not_floating(candidates.dtype)
+        if candidates.dtype.itemsize < 4:  # bfloat16 has no numpy type
             candidates = candidates.float()
         array = candidates.numpy(force=True)  # detached and on the host; no copy if it is there already
     elif isinstance(candidates, np.ndarray):
@@ -159,18 +165,24 @@ def _as_array(candidates: Any) -> NDArray[Any]:
             f"candidates are a {type(candidates).__name__}: expected a torch tensor, a numpy array, or a list of chunks "
             "(numpy.asarray(candidates) may help)"
         )
-    return array if array.flags.carray else np.array(array, order="C")
+    # An axis of length 1 may have a negative stride in an array that counts as contiguous; torch refuses it.
+    return array if array.flags.carray and min(array.strides, default=0) >= 0 else np.array(array, order="C")
 
 
 def as_float64(value: Any) -> NDArray[np.float64]:
     """Numbers a caller gave beside the candidates: a tensor of any dtype and device, an array, nested lists."""
-    return np.asarray(value.detach().cpu().double() if isinstance(value, torch.Tensor) else value, dtype=np.float64)
+    return np.asarray(value.detach().cpu().double() if is_tensor(value) else value, dtype=np.float64)
 
 
 def _stack(chunks: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
     if not chunks:
         raise ValueError("candidates are an empty list: there is nothing to select from")
-    shapes = {tuple(getattr(chunk, "shape", ())) for chunk in chunks}
+    if not all(hasattr(chunk, "shape") for chunk in chunks):
+        raise TypeError(
+            f"candidates are a list of {type(chunks[0]).__name__}: expected chunks, each a tensor or an array (T, D); "
+            "numpy.asarray(candidates, dtype=float) makes an array of nested lists"
+        )
+    shapes = {tuple(chunk.shape) for chunk in chunks}
     if len(shapes) > 1 or len(next(iter(shapes))) != 2:
         raise ValueError(f"a list of candidates must hold chunks of one shape (T, D), got shapes {sorted(shapes)}")
     return np.stack([_as_array(chunk) for chunk in chunks])
@@ -189,12 +201,12 @@ def _float_array(array: NDArray[Any]) -> NDArray[Any]:
 def _embedded(chunks: NDArray[Any], space: ActionSpace) -> NDArray[Any]:
     """(B, K, N) the numbers that count; NaN throughout for a candidate with an unusable number anywhere."""
     layout = space.layout(*chunks.shape[2:])
-    whole = torch.from_numpy(chunks)
-    features = layout.embed(whole if layout.is_exact else whole.double()).contiguous()
-    usable = (whole.abs() < LARGEST).flatten(-2).all(-1)
-    if not bool(usable.all()):  # a number that does not count is still executed
-        features = torch.where(usable.unsqueeze(2), features, torch.nan)
-    return features.numpy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        usable = (np.abs(chunks) < LARGEST).all((-2, -1))
+        features = layout.embed(chunks if layout.is_exact else chunks.astype(np.float64))
+    if not usable.all():  # a number that does not count is still executed
+        features = np.where(usable[..., None], features, np.nan).astype(features.dtype)
+    return np.ascontiguousarray(features)
 
 
 def check_shape(shape: Sequence[int]) -> None:
@@ -214,12 +226,35 @@ def not_floating(dtype: object) -> TypeError:
     return TypeError(f"candidates are {dtype}: expected floating-point actions (convert them first)")
 
 
-def refuse_invalid(labels: NDArray[np.int64], batched: bool) -> None:
+def refuse_invalid(candidates: Candidates, labels: NDArray[np.int64], batched: bool) -> None:
     """Raise where a round has no valid candidate."""
     empty = np.flatnonzero((labels < 0).all(1))
     if len(empty):
         where = f" in rounds {empty.tolist()} of the batch" if batched else ""
         raise NoValidCandidate(
-            f"none of the {labels.shape[1]} candidates is finite{where}: "
-            "the policy's output is broken (NaN or Inf), nothing was selected"
+            f"none of the {labels.shape[1]} candidates is usable{where}: each holds "
+            f"{what_is_wrong(candidates, labels)}; nothing was selected"
         )
+
+
+def what_is_wrong(candidates: Candidates, labels: NDArray[np.int64]) -> str:
+    """Why candidates were dropped, those with a negative label."""
+    chunks, features = candidates.chunks[labels < 0], candidates.features[labels < 0]
+    finite, small = np.isfinite(chunks), np.abs(chunks) < LARGEST
+    causes = []
+    if not finite.all():
+        causes.append("a NaN or an infinity")
+    if (finite & ~small).any():
+        causes.append(f"a number of {LARGEST:.2g} or more")
+    of_space = small.all((1, 2))  # nothing is wrong with these numbers: it is how they are compared
+    layout = candidates.layout
+    if of_space.any() and layout is not None:
+        window = chunks[of_space][:, list(layout.steps)].astype(np.float64)
+        for name, block in layout.rotations:
+            if not np.isfinite(rotations.to_matrix(name, window[..., list(block)])).all():
+                causes.append(f"a {name} rotation of length 0 in dimensions {block[0]} to {block[-1]}")
+        if (np.abs(features[of_space]) >= LARGEST).any():
+            causes.append(
+                f"a number of {LARGEST:.2g} or more after division by its scale (smallest {min(layout.scale):.2g})"
+            )
+    return ", or ".join(causes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import numbers
 import operator
@@ -11,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from keystone_robotics.select import rotations
 
@@ -41,8 +39,8 @@ class ActionSpace:
             (compared as open or closed). Synthesising rules take a vote there instead of a mean.
 
     >>> space = ActionSpace(dims=7, steps=8, rotation={"axis-angle": 3}, gripper={6: 0.5})
-    >>> space.embed(torch.zeros(16, 50, 32)).shape      # 8 steps x (3 positions + 9 matrix entries + 1 gripper)
-    torch.Size([16, 104])
+    >>> space.embed(np.zeros((16, 50, 32))).shape      # 8 steps x (3 positions + 9 matrix entries + 1 gripper)
+    (16, 104)
     """
 
     dims: Indices = None
@@ -73,11 +71,11 @@ class ActionSpace:
             layouts[steps, dims] = Layout.of(self, steps, dims)
         return layouts[steps, dims]
 
-    def embed(self, chunks: Tensor) -> Tensor:
+    def embed(self, chunks: NDArray[Any]) -> NDArray[Any]:
         """(..., T, D) chunks to (..., N) features whose Euclidean distance is the distance of the chunks.
 
-        >>> ActionSpace(dims=2, steps=3, scale=10).embed(torch.ones(4, 50, 32))[0]
-        tensor([0.1000, 0.1000, 0.1000, 0.1000, 0.1000, 0.1000])
+        >>> ActionSpace(dims=2, steps=3, scale=10).embed(np.ones((4, 50, 32)))[0]
+        array([0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
         """
         return self.layout(*chunks.shape[-2:]).embed(chunks)
 
@@ -133,47 +131,33 @@ class Layout:
         """Features are the numbers themselves; scaling in float32 would round away what tells close candidates apart."""
         return self.is_plain and all(s == 1.0 for s in self.scale)
 
-    def embed(self, chunks: Tensor) -> Tensor:
+    def embed(self, chunks: NDArray[Any]) -> NDArray[Any]:
         """(..., T, D) to (..., N); see `ActionSpace.embed`."""
-        window = chunks if len(self.steps) == chunks.shape[-2] else _take(chunks, -2, self.steps)
-        if self.is_plain:
-            features = window if len(self.plain) == chunks.shape[-1] else _take(window, -1, self.plain)
-            if not self.is_exact:
-                features = features / self._unit(features)
-            return features.flatten(-2)
-        parts = [_take(window, -1, self.plain) / self._unit(window)]
+        window = chunks[..., _index(self.steps), :]
+        plain = window[..., _index(self.plain)]
+        if not self.is_exact:
+            plain = plain / np.array([self.scale[i] for i in self.plain], chunks.dtype)
+        parts = [plain]
         for name, block in self.rotations:
-            matrices = rotations.to_matrix(name, _take(window, -1, block))
+            matrices = rotations.to_matrix(name, window[..., _index(block)])
             # Frobenius distance of two rotation matrices is 2 sqrt(2) sin(angle / 2)
-            parts.append(matrices.flatten(-2) / (math.sqrt(2.0) * self.scale[block[0]]))
+            entries = matrices.reshape(*window.shape[:-1], 9)
+            parts.append(entries / (math.sqrt(2.0) * self.scale[block[0]]))
         for dim, kind in self.grippers:
             parts.append(self.opening(window[..., dim : dim + 1], kind) / self.scale[dim])
-        return torch.cat(parts, -1).flatten(-2)
-
-    def _unit(self, like: Tensor) -> Tensor:
-        """(plain,) the scale of the dimensions that are neither rotation nor gripper."""
-        return _constant(tuple(self.scale[i] for i in self.plain), like.dtype, like.device)
+        features = plain if self.is_plain else np.concatenate(parts, -1)
+        return features.reshape(*features.shape[:-2], -1)
 
     @staticmethod
-    def opening(values: Tensor, kind: Gripper) -> Tensor:
+    def opening(values: NDArray[Any], kind: Gripper) -> NDArray[Any]:
         """Gripper numbers as a share of open: the sigmoid of a logit, or 0 and 1 on the two sides of a threshold."""
-        return torch.sigmoid(values) if kind == "logit" else (values > kind).to(values.dtype)
+        return np.asarray(0.5 * (1 + np.tanh(values / 2)) if kind == "logit" else values > kind, values.dtype)
 
 
-@functools.lru_cache(maxsize=256)
-def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A small tensor, made once: copying it to a GPU each time would stall the host."""
-    with torch.inference_mode(False):  # whoever asks first, it serves training too
-        return torch.tensor(values, dtype=dtype, device=device)
-
-
-def _take(tensor: Tensor, axis: int, indices: tuple[int, ...]) -> Tensor:
-    """Select along an axis; a view where the indices are consecutive."""
-    if not indices:
-        return tensor.narrow(axis, 0, 0)
-    if indices == tuple(range(indices[0], indices[0] + len(indices))):
-        return tensor.narrow(axis, indices[0], len(indices))
-    return tensor.index_select(axis, _constant(indices, torch.int64, tensor.device))
+def _index(indices: tuple[int, ...]) -> Any:
+    """What numpy takes these indices with: a slice where they are consecutive, which copies nothing."""
+    first, end = (indices[0], indices[-1] + 1) if indices else (0, 0)
+    return slice(first, end) if indices == tuple(range(first, end)) else list(indices)
 
 
 def _resolve(indices: Indices, size: int, name: str, what: str) -> tuple[int, ...]:
@@ -206,6 +190,14 @@ def _whole(name: str, value: Any) -> int | tuple[int, ...]:
     return indices if isinstance(value, Iterable) else indices[0]
 
 
+def _one(name: str, dim: Any) -> int:
+    """The dimension that is a key of a mapping."""
+    whole = _whole(name, dim)
+    if not isinstance(whole, int):
+        raise TypeError(f"{name}={{{dim!r}: …}}: expected one dimension for each entry")
+    return whole
+
+
 def _checked_scale(scale: float | Sequence[float] | Mapping[int, float] | None) -> object:
     if scale is None:
         return None
@@ -213,7 +205,7 @@ def _checked_scale(scale: float | Sequence[float] | Mapping[int, float] | None) 
     try:
         if isinstance(scale, Mapping):
             values = [float(value) for value in scale.values()]
-            checked = dict(zip((_whole("scale", dim) for dim in scale), values, strict=True))
+            checked = dict(zip((_one("scale", dim) for dim in scale), values, strict=True))
         elif isinstance(scale, (int, float, numbers.Real)):
             checked = float(scale)
             values = [checked]
@@ -259,4 +251,4 @@ def _checked_gripper(gripper: object) -> object:
         threshold = isinstance(kind, numbers.Real) and not isinstance(kind, bool) and math.isfinite(kind)
         if kind != "logit" and not threshold:
             raise ValueError(f"gripper dimension {dim} is {kind!r}: expected 'logit' or a threshold such as 0.5")
-    return {_whole("gripper", dim): kind if kind == "logit" else float(kind) for dim, kind in gripper.items()}
+    return {_one("gripper", dim): kind if kind == "logit" else float(kind) for dim, kind in gripper.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from keystone_robotics.select import rotations
@@ -34,31 +33,31 @@ def _average(round: Round, of: NDArray[np.bool_]) -> RuleResult:
     rotation, written as the nearest candidate writes it (a quaternion has two signs). At each step a gripper is opened or
     closed as most members say, at the mean of those that say so: the mean of all would be half open.
     """
-    chunks = torch.from_numpy(round.chunks[of])
+    chunks = round.chunks[of]
     mean = chunks.mean(0)
     layout = round.layout
     for name, block in layout.rotations:
         dims = list(block)
         matrices = rotations.to_matrix(name, chunks[..., dims])
-        real = torch.isfinite(matrices).flatten(2).all(2).all(0)  # steps that do not count may hold padding
+        real = np.isfinite(matrices).all((0, 2, 3))  # steps that do not count may hold padding
         if real.any():
             turned = rotations.from_matrix(name, rotations.mean_rotation(matrices[:, real]))
-            mean[real.nonzero(), torch.tensor(block)] = turned
+            mean[np.flatnonzero(real)[:, None], dims] = turned
     for dim, kind in layout.grippers:
         threshold = 0.0 if kind == "logit" else kind
         mean[:, dim] = _vote(chunks[..., dim], threshold)
-    features = round.embed(mean.numpy()[None])
+    features = round.embed(mean[None])
     nearest = lowest(round.distances_to(features)[:, 0])
     for name, block in layout.rotations:
         if name.startswith("quaternion"):
             dims = list(block)
-            same_sign = (mean[:, dims] * torch.from_numpy(round.chunks[nearest][:, dims])).sum(1, keepdim=True) >= 0
-            mean[:, dims] = torch.where(same_sign, mean[:, dims], -mean[:, dims])
-    return RuleResult(nearest, chunk=mean.numpy())
+            same_sign = (mean[:, dims] * round.chunks[nearest][:, dims]).sum(1, keepdims=True) >= 0
+            mean[:, dims] *= np.where(same_sign, 1, -1)
+    return RuleResult(nearest, chunk=mean)
 
 
-def _vote(values: torch.Tensor, threshold: float) -> torch.Tensor:
+def _vote(values: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
     """(n, T) gripper numbers to (T,): the mean of those on the side of the majority (a tie counts as above)."""
     above = values > threshold
-    side = above == (above.double().mean(0) >= 0.5)
-    return (values * side).sum(0) / side.sum(0)
+    side = above == (above.mean(0) >= 0.5)
+    return np.asarray((values * side).sum(0) / side.sum(0))

@@ -1,11 +1,12 @@
-"""The command ``keystone demo``: one run as a user starts it; in this process where only a message matters."""
+"""The command ``keystone demo``."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ from PIL import Image
 
 import keystone_robotics as keystone
 from keystone_robotics.cli import main
-from keystone_robotics.report.film import BANNER
+from keystone_robotics.environments import find_benchmark
+from keystone_study.report.film import BANNER
 
 pytestmark = pytest.mark.xdist_group("demo")  # which takes its time, and need not run twice
 
@@ -42,25 +44,47 @@ OPTIONS = ("--episodes", 1, "--workers", 1)
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
-    out = tmp_path_factory.mktemp("demo") / "new" / "folder"
-    return run("demo", "--out", out, *OPTIONS), out / "demo"
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str], Path]:
+    """Two calls of the command, the first where MuJoCo cannot render, and the folder: printed texts and pages."""
+    folder = tmp_path_factory.mktemp("demo") / "new" / "folder"
+    printed, pages = [], []
+    find_benchmark("metaworld").tasks()  # imports MuJoCo, which takes its backend from the variable once
+    for backend in ("disabled", os.environ.get("MUJOCO_GL", "egl")):
+        written = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(written):
+            patch.setattr("keystone_study.report.demo.TRIED", 1)  # one round is enough to show
+            patch.setenv("COLUMNS", "100")
+            patch.setenv("MUJOCO_GL", backend)
+            assert main(["demo", "--out", str(folder), *map(str, OPTIONS)]) == 0
+        printed.append(written.getvalue())
+        pages.append((folder / "demo" / "index.html").read_text())
+    return printed, pages, folder / "demo"
 
 
-def test_it_compares_the_arms(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    result, folder = demo
-    assert result.returncode == 0, result.stderr
+def test_it_compares_the_arms(demo: tuple[list[str], list[str], Path]) -> None:
+    (printed, again), _, folder = demo
     first, control, mean, many = json.loads((folder / "summary.json").read_text())
     arms = [one["arm"] for one in (first, control, mean, many)]
     assert arms == ["first", "first:temperature=0.6", "core-mean:k=16", "keystone:k=16"]
     assert first["episodes"] == many["episodes"] == 6
     assert many["pairing"] == "paired: the hashes of 6 initial states agree"
-    assert f"{100 * many['rate']:.1f} [" in result.stdout
-    assert str(folder / "index.html") in result.stdout.replace("\n", "")
+    assert f"{100 * many['rate']:.1f} [" in printed
+    assert str(folder / "index.html") in printed.replace("\n", "")
+    assert "= 24 episodes, 0 already stored" in printed
+    assert "= 24 episodes, 24 already stored" in again
 
 
-def test_the_page_holds_everything_in_itself(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    page = (demo[1] / "index.html").read_text()
+def test_without_graphics_it_says_so_and_goes_on(demo: tuple[list[str], list[str], Path]) -> None:
+    (printed, again), (page, _), _ = demo
+    assert "cannot render images" in printed
+    assert "cannot render images" not in again
+    assert "cannot render images" in page
+    assert "data:image/png;base64" in page
+    assert "data:image/gif" not in page
+
+
+def test_the_page_holds_everything_in_itself(demo: tuple[list[str], list[str], Path]) -> None:
+    _, (_, page), _ = demo
     for many in ("keystone:k=16", "core-mean:k=16"):
         assert f"{many} against first:temperature=0.6: " in page  # the control that costs nothing
     assert "keystone:k=16 against core-mean" not in page
@@ -70,34 +94,15 @@ def test_the_page_holds_everything_in_itself(demo: tuple[subprocess.CompletedPro
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
 
 
-def test_the_pictures_show_something(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    with Image.open(demo[1] / "episode.gif") as film:
+def test_the_pictures_show_something(demo: tuple[list[str], list[str], Path]) -> None:
+    with Image.open(demo[2] / "episode.gif") as film:
         assert film.n_frames > 5
         assert film.size == (512, 256 + BANNER)
         first = np.asarray(film.convert("RGB"), float)
         film.seek(film.n_frames - 1)
         assert np.abs(np.asarray(film.convert("RGB"), float) - first).mean() > 1.0  # the arm moved
-    with Image.open(demo[1] / "round.png") as figure:
+    with Image.open(demo[2] / "round.png") as figure:
         assert len(set(figure.convert("RGB").resize((60, 30)).get_flattened_data())) > 20
-
-
-def test_run_again_it_resumes_and_without_gl_it_goes_on(
-    demo: tuple[subprocess.CompletedProcess[str], Path], tmp_path: Path
-) -> None:
-    """As on a machine without the libraries: MuJoCo itself would fail when it is imported."""
-    shutil.copytree(demo[1], tmp_path / "demo")
-    (tmp_path / "sitecustomize.py").write_text(
-        "import ctypes.util\n"
-        "find = ctypes.util.find_library\n"
-        "ctypes.util.find_library = lambda name: None if name in ('EGL', 'OSMesa', 'GL') else find(name)\n"
-    )
-    result = run("demo", "--out", tmp_path, *OPTIONS, MUJOCO_GL="egl", PYTHONPATH=str(tmp_path))
-    assert result.returncode == 0, result.stderr
-    assert "Traceback" not in result.stderr
-    assert "cannot render images" in result.stdout
-    page = (tmp_path / "demo" / "index.html").read_text()
-    assert "cannot render images" in page
-    assert "data:image/gif" not in page
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,12 @@
 """``keystone reproduce`` on a toy benchmark, and what it refuses."""
 
 import json
+import shutil
 
 import pytest
 
 from keystone_robotics.cli import main
-from keystone_study.reproduce import figure1, figure2, run
+from keystone_study.reproduce import choose, figure1, figure2, latency, run
 from keystone_study.reproduce.workloads import WORKLOADS, Workload
 from toy import save_random_flow, table
 
@@ -15,44 +16,65 @@ def toy_workloads(tmp_path, monkeypatch):
     """Every workload becomes a toy."""
     policy = str(save_random_flow(tmp_path / "policy", horizon=16))
     toys = {
-        name: Workload(name, one.title, policy, f"toy:Toy?folder={tmp_path}", 4, 2, one.about, ("reach",))
+        name: Workload(
+            name, one.title, policy, f"toy:Toy?folder={tmp_path}", 4, 2, one.about, ("reach",), chosen_on=(1, 2)
+        )
         for name, one in WORKLOADS.items()
     }
     monkeypatch.setattr(run, "WORKLOADS", toys)
     monkeypatch.setattr(figure1, "WORKLOADS", toys)
 
 
-def test_main_and_ablations_share_episodes(toy_workloads, tmp_path, capsys):
+def test_ablations_are_resumed_and_a_part_does_not_replace_the_whole(toy_workloads, tmp_path, capsys):
     out = tmp_path / "out"
-    command = ["--workloads", "pusht", "--out", str(out)]
-    assert main(["reproduce", "main", *command]) == 0
-    found = json.loads((out / "main-pusht.json").read_text())
+    command = ["reproduce", "ablations", "--workloads", "pusht", "--out", str(out)]
+    assert main(command) == 0
+    found = json.loads((out / "ablations-pusht.json").read_text())
     (workload,) = found["workloads"]
     assert [one["arm"] for one in workload["arms"]][:2] == ["first", "first:temperature=0.8"]
-    assert workload["arms"][0]["rate"]["episodes"] == 8
-    page = (out / "main-pusht.md").read_text()
-    assert "| PushT | 8 |" in page
-    assert "keystone reproduce main --workloads pusht" in page
+    page = (out / "ablations-pusht.md").read_text()
+    assert "keystone reproduce ablations --workloads pusht" in page
+    assert "`keystone:k=16,clusters=4`" in page
     before = table(out / "runs/pusht")
     capsys.readouterr()
-    assert main(["reproduce", "main", *command]) == 0
+    assert main(command) == 0
     assert table(out / "runs/pusht") == before
     assert f"{len(before)} already stored" in capsys.readouterr().out
-    assert main(["reproduce", "ablations", *command]) == 0
-    assert f"{len(before) // 2} already stored" in capsys.readouterr().out
-    after = table(out / "runs/pusht")
-    assert not (out / "main.json").exists()  # a part must not take the place of the whole
-    assert [row for row in after if row in before] == before
-    assert len(after) > len(before)
-    assert "`keystone:k=16,clusters=4`" in (out / "ablations-pusht.md").read_text()
+    assert not (out / "ablations.json").exists()
 
 
-def test_a_quick_run_is_marked_and_kept_apart(toy_workloads, tmp_path, capsys):
+def test_the_main_study_chooses_on_some_states_and_reports_on_others(toy_workloads, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(choose, "SHORTLIST", 2)
+    monkeypatch.setattr(latency, "ROUNDS", 2)
     out = tmp_path / "out"
-    assert main(["reproduce", "main", "--quick", "--workloads", "pusht", "--out", str(out)]) == 0
-    page = (out / "quick/main-pusht.md").read_text()
+    command = ["reproduce", "main", "--quick", "--workloads", "pusht", "--out", str(out)]
+    assert main(command) == 0
+    written = out / "quick"
+    page = (written / "main-pusht.md").read_text()
     assert "nothing can be concluded" in page
     assert page in capsys.readouterr().out
+    assert (written / "frontier-pusht.png").stat().st_size > 5000
+    workload = json.loads((written / "main/pusht.json").read_text())
+    choices = workload["choices"]
+    assert choices["free change"]["tried"] == choices["K candidates"]["tried"] == 50
+    assert choices["free change"]["arm"].startswith("first")
+    assert not choices["K candidates"]["arm"].startswith("first")
+    arms = {one["name"]: one for one in workload["arms"]}
+    assert {"first", "keystone:k=16", "core-mean:k=16,steps=2", "mean:k=4,steps=5"} <= set(arms)
+    assert arms["first"]["latency"] == 1.0
+    assert arms["core-mean:k=16"]["latency"] != arms["core-mean:k=16,steps=1"]["latency"]
+    assert {one["arm"] for one in choices.values()} <= set(arms)
+    chosen, reported = (table(written / "runs/pusht" / name) for name in ("choosing", "reported"))
+    assert not {row.initial_seed for row in chosen} & {row.initial_seed for row in reported}
+    assert len({row.arm for row in chosen}) == 100
+    assert {row.arm for row in chosen if row.episode == 1} >= {one["arm"] for one in choices.values()}  # on all states
+    (written / "main/pusht.json").unlink()
+    assert main(command) == 0  # nothing is rolled out or measured again
+    assert json.loads((written / "main/pusht.json").read_text()) == workload
+    shutil.rmtree(written / "runs")
+    (written / "main-pusht.md").unlink()
+    assert main(command) == 0  # a finished workload needs no episodes
+    assert (written / "main-pusht.md").read_text() == page
     assert not (out / "main-pusht.md").exists()
 
 
@@ -80,6 +102,7 @@ def test_figure_1_is_drawn_and_counted(toy_workloads, tmp_path, monkeypatch):
 
 def test_figure_2_is_measured_on_one_policy_of_each_class(tmp_path, monkeypatch):
     monkeypatch.setattr(figure2, "KS", (1, 4))
+    monkeypatch.setattr(figure2, "QUICK_ROUNDS", 2)
     assert main(["reproduce", "figure2", "--quick", "--out", str(tmp_path)]) == 0
     written = tmp_path / "quick"
     found = json.loads((written / "figure2.json").read_text())["profiles"]

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +13,16 @@ from draccus.utils import is_choice_type
 from lerobot.configs import PreTrainedConfig
 from lerobot.policies.pretrained import PreTrainedPolicy
 
+from keystone_robotics.attachment import refusal
 from keystone_robotics.integrations import attach_with_log
-from keystone_robotics.spec import merge, options_from_environment, spec_from
+from keystone_robotics.spec import merge, options_from_environment, spec_from, variable_of
+from keystone_robotics.spec import options as all_options
 from lerobot_policy_keystone.configuration_keystone import KeystoneConfig
 from lerobot_policy_keystone.options import KeystoneOptions
 
 FIELD = "keystone"
+
+log = logging.getLogger("keystone")
 
 process_options: dict[str, Any] = {}
 """Options from the command line of a server: override the environment, overridden by a policy's flags."""
@@ -110,7 +116,13 @@ def _attach_if_wanted(policy: Any, config: PreTrainedConfig) -> None:
     if isinstance(config, KeystoneConfig):  # attaches to the policy inside itself
         return
     options = getattr(config, FIELD, None) or KeystoneOptions()
-    given = merge(options.given(), process_options, options_from_environment())
+    given = merge(options.given(), process_options)
+    if not given and (reason := refusal(policy)):
+        # Environment variables are for the whole process, and may be somebody else's: only a flag names this policy.
+        if any(os.environ.get(variable_of(name), "").strip() for name in all_options()):
+            log.warning("KEYSTONE_… in the environment does not apply to this %s: %s", type(policy).__name__, reason)
+        return
+    given = merge(given, options_from_environment())
     if given:
         attach_with_log(policy, spec_from(given))
 

@@ -7,16 +7,20 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
-from keystone_robotics.evaluate.executors import TRIES
+from keystone_robotics.evaluate.executors import TRIES, Executor
+from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.evaluate.results import ShardResult, failed_episodes
+from keystone_robotics.named import is_reference
+from keystone_robotics.policies.load import check_device
 
 
-class RayCluster:
+class RayCluster(Executor):
     """An executor on Ray. Each Ray worker supervises one process, as `LocalProcesses` does on this machine: episodes that hang
     or kill it are found there. Ray itself distributes the shards, and retries those whose Ray worker or machine dies, up to
     three attempts in all.
@@ -37,11 +41,23 @@ class RayCluster:
         episode_timeout: float | None = None,
     ) -> None:
         self.address, self.workers, self.gpus, self.episode_timeout = address, workers, gpus, episode_timeout
+        self._connection = contextlib.ExitStack()
+
+    def check(self, settings: EvaluationConfig) -> None:
+        """The policy is loaded in this process, on the CPU if possible, and released."""
+        if settings.device is not None:
+            check_device(settings.device)
+        # A user's own function may not take a device.
+        InProcess().check(settings if is_reference(settings.policy) else replace(settings, device="cpu"))
+
+    def close(self) -> None:
+        self._connection.close()
 
     def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
         if not shards:
             return
-        with self._connected() as ray:
+        with self:
+            ray = self._connect()
             on_cluster = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)
             remote = on_cluster(_run_shard)
             resources = ray.cluster_resources()
@@ -75,15 +91,14 @@ class RayCluster:
         if colon and port.isdigit():
             socket.create_connection((host, int(port)), timeout=10.0).close()
 
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[Any]:
+    def _connect(self) -> Any:
+        """Ray, connected until `close`."""
         try:
             import ray
         except ImportError:
             raise KeystoneError('--ray needs Ray: pip install "keystone-robotics[ray]"') from None
         if ray.is_initialized():
-            yield ray
-            return
+            return ray
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it warns otherwise
         options: dict[str, Any] = {
             "address": self.address,
@@ -98,10 +113,8 @@ class RayCluster:
             ray.init(**options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise KeystoneError(f"no Ray cluster at {self.address!r}: {error}") from error
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
+        self._connection.callback(ray.shutdown)
+        return ray
 
 
 _supervisor: LocalProcesses | None = None

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.evaluate import worker as worker_module
 from keystone_robotics.evaluate.activity import SIZE, Activity, Doing, Note
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
+from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.results import ShardResult, failed_episodes
 
 #: Seconds for a worker that has nothing to do to close its environments.
@@ -257,20 +257,19 @@ def _serve(connection: Connection, stack: Connection, memory: Any, environ: dict
         faulthandler.enable(stack.fileno())
         faulthandler.register(_STACK_SIGNAL, stack.fileno())
     activity = Activity(memory)
-    with contextlib.suppress(EOFError, BrokenPipeError):  # the supervisor is gone
+    with InProcess() as here, contextlib.suppress(EOFError, BrokenPipeError):  # the supervisor is gone
         while (request := connection.recv()) is not None:
             settings, job = request
-            connection.send(_answer(settings, job, activity))
-    worker_module.close()
+            connection.send(_answer(here, settings, job, activity))
 
 
-def _answer(settings: EvaluationConfig, job: Job | None, activity: Activity) -> Reply:
+def _answer(here: InProcess, settings: EvaluationConfig, job: Job | None, activity: Activity) -> Reply:
     try:
         with activity.doing(Doing.LOADING):
             if job is None:
-                worker_module.checked_worker(settings, worker_module.start)
+                here.check(settings)
                 return Reply()
-            worker = worker_module.start(settings)
+            worker = here.worker(settings)
         worker.activity = activity
         return Reply(worker.run(job.shard, job.episodes), None, activity.slowest, _resident_memory())
     except (KeystoneError, ImportError) as error:

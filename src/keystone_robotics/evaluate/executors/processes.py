@@ -9,12 +9,11 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import TracebackType
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.activity import Doing
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
-from keystone_robotics.evaluate.executors import TRIES
+from keystone_robotics.evaluate.executors import TRIES, Executor
 from keystone_robotics.evaluate.executors.process import Failure, Job, Reply, WorkerProcess
 from keystone_robotics.evaluate.results import ShardResult, failed_episodes
 from keystone_robotics.records import EpisodeRecord
@@ -44,11 +43,8 @@ INTERVAL = 0.25
 STOPPED = 5.0
 
 
-class LocalProcesses:
+class LocalProcesses(Executor):
     """An executor with worker processes.
-
-    Workers live until the call ends; within ``with LocalProcesses(1) as executor:`` they live until the block ends, and several
-    evaluations of the same policy load it once.
 
     - A worker that **dies** is replaced and its shard tried again. If that one dies too, the episodes are told apart: the one
       whose environment ran is rolled out alone, or each half if the policy ran for several. An episode that is alone with the
@@ -70,22 +66,13 @@ class LocalProcesses:
             raise KeystoneError(f"--episode-timeout {episode_timeout:g}: expected seconds, more than 0")
         self.workers, self.episode_timeout, self.memory_growth = workers, episode_timeout, memory_growth
         self._crew: list[WorkerProcess] = []
-        self._blocks = 0  # `with` blocks that keep the workers alive
         self._loaded = False  # a worker has loaded the policy
         self._failed_starts = 0  # in a row
         self._slowest = 0.0  # seconds of an episode in its environment; 0 until one has ended
         self._looked = 0.0
 
-    def __enter__(self) -> LocalProcesses:
-        self._blocks += 1
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._blocks -= 1
-        if not self._blocks:
-            self._dismiss(self._crew)
+    def close(self) -> None:
+        self._dismiss(self._crew)
 
     def check(self, settings: EvaluationConfig) -> None:
         """Let one worker load the policy, which it keeps, and check that policy, tasks and arms fit together. This process does

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from keystone_robotics.attach import attach
+from keystone_robotics.attachment import attach
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle
 from keystone_robotics.integrations.vla_eval.options import ServeOptions

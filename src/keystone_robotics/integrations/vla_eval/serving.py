@@ -15,16 +15,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from keystone_robotics.handle import Handle, RoundEvent
-from keystone_robotics.integrations.round_log import RoundLog, summary
+from keystone_robotics.integrations.round_log import BY_ROW, RoundLog, summary
 from keystone_robotics.integrations.vla_eval.find import NoPolicy, attach_to_server, holds_a_model
 from keystone_robotics.integrations.vla_eval.options import ServeOptions
 from keystone_robotics.sample.noise import derive_seed
 from keystone_robotics.select.rules.checks import whole
 
 log = logging.getLogger("keystone")
-
-#: Keys of a round's summary with one entry per row.
-_BY_ROW = ("index", "sizes", "consensus", "dispersion", "median_distance", "spread")
 
 
 @dataclass
@@ -155,7 +152,7 @@ def _hash_of(episode: object) -> int:
 def _with_diagnostics(answers: list[Any], call: PredictCall) -> list[Any]:
     """Add the selections under "keystone", if there is one for each answer."""
     rows = [
-        {**{key: line[key] for key in ("round", "k", "rule")}, **{key: line[key][row] for key in _BY_ROW}}
+        {**{key: line[key] for key in ("round", "k", "rule")}, **{key: line[key][row] for key in BY_ROW}}
         for line in call.rounds
         for row in range(len(line["index"]))
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,9 +13,8 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.proxies import original_class
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
-
-STEPS = "num_inference_steps"  #: attribute of a policy, if its number of denoising steps can be changed
 
 
 class EncodeSampleOverride(SamplerOverride):
@@ -66,6 +64,7 @@ class EncodeSampleAdapter(Adapter):
     name = "encode/sample"
     shared_context = "everything that encode returns"
     encoders = ("encode",)
+    steps = "num_inference_steps"
     override = EncodeSampleOverride
     project = "any"
 
@@ -81,14 +80,18 @@ class EncodeSampleAdapter(Adapter):
         required = [name for name, one in parameters.items() if one.default is inspect.Parameter.empty]
         return list(parameters) == required == ["context", "noise"]
 
-    def step_settings(self, policy: Any) -> Sequence[tuple[Any, str]]:
-        return [(policy, STEPS)] if hasattr(policy, STEPS) else []
+    def steps_setting(self, policy: Any) -> tuple[Any, str] | None:
+        return super().steps_setting(policy) if hasattr(policy, self.steps) else None
+
+    def default_steps(self, policy: Any) -> int | None:
+        return super().default_steps(policy) if hasattr(policy, self.steps) else None
 
     def refuse_steps(self, policy: Any, steps: int) -> str:
-        if hasattr(policy, STEPS):
+        if hasattr(policy, self.steps):
             return ""
         return (
-            f"a {type(policy).__name__} has no attribute {STEPS}, in which its sample method reads the number of steps"
+            f"a {original_class(policy).__name__} has no attribute {self.steps}, in which its sample method would read the "
+            "number; leave steps out"
         )
 
     def window(self, config: Any) -> Window | None:

@@ -49,7 +49,7 @@ def bind(rule: str | Callable[..., Any] | Rule, params: Mapping[str, Any]) -> Ru
         if params:
             raise TypeError(f"rule {rule!r} has its parameters already; {sorted(params)} cannot be added")
         return rule
-    if callable(rule):
+    if callable(rule) and not isinstance(rule, type):
         return FunctionRule(rule, dict(params))
     raise TypeError(f"rule={rule!r}: expected a name or a function. {nearest_name(rule, RULES)}")
 

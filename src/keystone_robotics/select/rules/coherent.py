@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from keystone_robotics.select.engine import BatchResult
@@ -93,8 +92,8 @@ class Coherent(RoundRule):
         layout = dataclasses.replace(round.layout, steps=tuple(shared))
         padded = np.zeros((1, steps, dims))
         padded[0, : min(steps, len(previous))] = previous[:steps]
-        both = layout.embed(torch.from_numpy(np.concatenate([round.chunks, padded])))
-        steps_apart = both.reshape(len(both), len(shared), -1).numpy()
+        both = layout.embed(np.concatenate([round.chunks, padded]))
+        steps_apart = both.reshape(len(both), len(shared), -1)
         weights = self.decay ** np.arange(len(shared))
         distances = np.linalg.norm(steps_apart[:-1] - steps_apart[-1:], axis=2)
         return np.asarray(distances @ (weights / weights.sum()))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from keystone_robotics.select import rotations
@@ -66,14 +65,15 @@ class KernelDensity(RoundRule):
     @staticmethod
     def _last_step(round: Round, h: float) -> NDArray[np.float64]:
         layout = round.layout
-        step = torch.from_numpy(round.chunks[:, layout.steps[-1]]) / torch.tensor(layout.scale, dtype=torch.float64)
-        exponents = _exponents(pairwise(step[:, layout.plain].numpy())[0], h)
+        step = round.chunks[:, layout.steps[-1]]
+        plain = list(layout.plain)
+        exponents = _exponents(pairwise(step[:, plain] / np.array(layout.scale)[plain])[0], h)
         for name, block in layout.rotations:
-            matrices = rotations.to_matrix(name, torch.from_numpy(round.chunks[:, layout.steps[-1]])[:, block])
-            half_chord = pairwise(matrices.flatten(1).numpy())[0] / np.sqrt(8.0)
+            matrices = rotations.to_matrix(name, step[:, list(block)])
+            half_chord = pairwise(matrices.reshape(len(step), 9))[0] / np.sqrt(8.0)
             exponents += _exponents(2 * np.arcsin(half_chord.clip(max=1.0)) / layout.scale[block[0]], ROTATION * h)
         for dim, kind in layout.grippers:
-            opening = Layout.opening(torch.from_numpy(round.chunks[:, layout.steps[-1], dim, None]), kind).numpy()
+            opening = Layout.opening(step[:, dim, None], kind)
             exponents += _exponents((opening - opening.T) / layout.scale[dim], GRIPPER * h)
         return exponents
 

@@ -41,7 +41,7 @@ def run(out: Path = Path("out"), episodes: int = 20, workers: int = min(2, os.cp
     from keystone_robotics.evaluate.executors import make_executor
     from keystone_robotics.evaluate.run import evaluate
     from keystone_robotics.policies.load import trained_on
-    from keystone_robotics.report.demo import write_page
+    from keystone_study.report.demo import write_page
 
     console = Console()
     settings = config_from(

@@ -12,7 +12,7 @@ from keystone_robotics.errors import KeystoneError, nearest_name
 
 def run(
     experiment: Annotated[
-        Literal["main", "ablations", "choosing", "confirm", "figure1", "figure2"], tyro.conf.Positional
+        Literal["main", "search", "ablations", "choosing", "figure1", "figure2"], tyro.conf.Positional
     ],
     quick: bool = False,
     out: Path = Path("out/reproduce"),
@@ -22,10 +22,11 @@ def run(
 ) -> None:
     """Reproduce the paper's experiments on the policies of the study; writes Markdown, JSON and figures.
 
-    main: one sample, cooled samples, the paper's rule and the recommended one on nine workloads, up to five repeats. ablations:
-    variants of the paper's rule, rules of related work, rules that average, and cooled samples. choosing: the runs on which the
-    recommended rule was chosen. confirm: that rule on fresh states. figure1: the candidates of a round, each executed to the
-    end. figure2: latency and memory against K. The same command resumes an interrupted run.
+    main: on each workload the best of 50 free changes and the best of 50 arms with K = 16 are chosen on some states and
+    compared on others, with K × steps and the latency of every arm. search: other ways to use K candidates, score rescaling
+    and a constant noise, against the best free change. ablations: variants of the paper's rule, rules of related work, rules
+    that average, and cooled samples. choosing: the runs on which the recommended rule was chosen. figure1: the candidates of a
+    round, each executed to the end. figure2: latency and memory against K. The same command resumes an interrupted run.
 
     Args:
         experiment: name.
@@ -38,7 +39,7 @@ def run(
     from rich.console import Console
 
     from keystone_robotics.evaluate.executors import make_executor
-    from keystone_study.reproduce import EXPERIMENTS, reproduce
+    from keystone_study.reproduce import TABLES
     from keystone_study.reproduce.figure1 import draw_figure1
     from keystone_study.reproduce.figure2 import draw_figure2
 
@@ -47,14 +48,12 @@ def run(
     executor = make_executor(workers, ray)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if experiment in EXPERIMENTS:
-            chosen = EXPERIMENTS[experiment]
+        if experiment in TABLES:
+            known, run = TABLES[experiment]
             for name in workloads:
-                if name not in chosen.workloads:
-                    raise KeystoneError(
-                        f"{experiment} has no workload {name!r}: {nearest_name(name, chosen.workloads)}"
-                    )
-            path = reproduce(chosen, out, executor, console, workloads or chosen.workloads, quick)
+                if name not in known:
+                    raise KeystoneError(f"{experiment} has no workload {name!r}: {nearest_name(name, known)}")
+            path = run(out, executor, console, workloads or known, quick)
             console.print(path.read_text(), markup=False)
             console.print(f"Written: {path} and {path.stem}.json")
             return

@@ -1,6 +1,19 @@
 """The paper's experiments on the policies of the study: ``keystone reproduce``."""
 
-from keystone_study.reproduce.experiment import EXPERIMENTS, Experiment
-from keystone_study.reproduce.run import reproduce
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
-__all__ = ["EXPERIMENTS", "Experiment", "reproduce"]
+from keystone_study.reproduce.experiment import EXPERIMENTS
+from keystone_study.reproduce.run import reproduce, reproduce_main
+from keystone_study.reproduce.search_run import REPORTED, reproduce_search
+from keystone_study.reproduce.workloads import MAIN_WORKLOADS
+
+#: Experiments that end in tables: their workloads, and the function that rolls out what is missing and writes the page.
+TABLES: dict[str, tuple[tuple[str, ...], Callable[..., Path]]] = {
+    "main": (MAIN_WORKLOADS, reproduce_main),
+    "search": (REPORTED, reproduce_search),
+    **{name: (one.workloads, partial(reproduce, one)) for name, one in EXPERIMENTS.items()},
+}
+
+__all__ = ["TABLES"]

@@ -11,7 +11,8 @@ from keystone_robotics.compare.multiple import holm
 from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.compare.read_run import outcomes_of
 from keystone_robotics.records import EpisodeRecord
-from keystone_study.reproduce.experiment import COOLED_BASELINES, PAPER, Experiment
+from keystone_study.reproduce.experiment import COOLED_BASELINES, Experiment
+from keystone_study.reproduce.grids import PAPER
 from keystone_study.reproduce.workloads import Workload
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keystone_robotics.spec import RECOMMENDED_RULE, Spec
+from keystone_robotics.spec import Spec
 
-PAPER = "keystone:k=16"  #: the paper's rule at the paper's K
 #: The factor on the initial noise at which rules are tried on cooler samples; chosen on the tasks for choosing.
 COOLED_TEMPERATURE = 0.8
 COOLED = f"temperature={COOLED_TEMPERATURE}"
@@ -33,7 +32,6 @@ class Experiment:
         sections: the arms; the first one is the baseline of all comparisons.
         workloads: names.
         repeats: upper limit of repeats; None is all of the workload's.
-        overview: start the page with one row for each workload, as in the paper's main table.
     """
 
     name: str
@@ -41,7 +39,6 @@ class Experiment:
     sections: tuple[Section, ...]
     workloads: tuple[str, ...]
     repeats: int | None = None
-    overview: bool = False
 
     def arms(self, workload: str) -> dict[str, str]:
         """The arms of a workload by their name in the store, with the title of their (first) section."""
@@ -54,21 +51,6 @@ class Experiment:
 
 
 BASELINE = Section("one sample", ("first", *COOLED_BASELINES))
-
-MAIN = Experiment(
-    "main",
-    "The main table",
-    (
-        BASELINE,
-        Section("the paper's rule", (PAPER, f"{PAPER},{COOLED}")),
-        Section("ours", tuple(f"{RECOMMENDED_RULE}:{given}" for given in ("k=16", f"k=16,{COOLED}", "k=4", f"k=4,{COOLED}"))),
-    ),
-    (
-        "metaworld-mixed", "metaworld-noisy", "metaworld-clean", "pusht", "diffusion", "metaworld-easy",
-        "metaworld-undertrained", "metaworld-misled", "metaworld-untaught",
-    ),
-    overview=True,
-)  # fmt: skip
 
 ABLATIONS = Experiment(
     "ablations",
@@ -140,19 +122,4 @@ CHOOSING = Experiment(
     ("choosing-metaworld", "choosing-pusht"),
 )  # fmt: skip
 
-CONFIRM = Experiment(
-    "confirm",
-    "The recommended rule on fresh states",
-    (
-        Section("one sample", ("first", *COOLED_BASELINES[:3])),
-        Section("the paper's rule", (PAPER,)),
-        Section("ours", (f"{RECOMMENDED_RULE}:k=16",)),
-    ),
-    (
-        "confirm-metaworld-mixed", "confirm-metaworld-noisy", "confirm-pusht", "confirm-metaworld-easy",
-        "confirm-metaworld-undertrained",
-    ),
-    overview=True,
-)  # fmt: skip
-
-EXPERIMENTS: dict[str, Experiment] = {one.name: one for one in (MAIN, ABLATIONS, CHOOSING, CONFIRM)}
+EXPERIMENTS: dict[str, Experiment] = {one.name: one for one in (ABLATIONS, CHOOSING)}

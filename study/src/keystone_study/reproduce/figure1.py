@@ -19,10 +19,10 @@ from keystone_robotics.evaluate.executors import Executor
 from keystone_robotics.evaluate.run import evaluate, versions
 from keystone_robotics.files import atomic_write, write_file
 from keystone_robotics.records import RoundRecord, Store
-from keystone_robotics.report.demo import separation
-from keystone_robotics.report.outcomes import draw_by_rank, draw_outcomes
 from keystone_robotics.report.style import save
 from keystone_robotics.tables import as_markdown
+from keystone_study.report.demo import separation
+from keystone_study.report.outcomes import draw_by_rank, draw_outcomes
 from keystone_study.reproduce.workloads import WORKLOADS
 
 WORKLOAD, ARM = "metaworld-mixed", "keystone:k=16"

@@ -1,4 +1,4 @@
-"""Run an experiment and write its tables."""
+"""Run an experiment and write its tables and figures."""
 
 from __future__ import annotations
 
@@ -11,11 +11,63 @@ from rich.console import Console
 from keystone_robotics.evaluate.executors import Executor
 from keystone_robotics.evaluate.run import evaluate, versions
 from keystone_robotics.files import write_file
+from keystone_robotics.report.style import save
 from keystone_robotics.tables import as_markdown
+from keystone_study.reproduce import main_tables
 from keystone_study.reproduce.analysis import WorkloadResult, analyse
-from keystone_study.reproduce.experiment import PAPER, Experiment
-from keystone_study.reproduce.tables import LEGEND, RECOMMENDED_ARM, by_task, details, overview
-from keystone_study.reproduce.workloads import WORKLOADS, Workload
+from keystone_study.reproduce.experiment import Experiment
+from keystone_study.reproduce.frontier import draw_frontier
+from keystone_study.reproduce.grids import PAPER
+from keystone_study.reproduce.main import result_of
+from keystone_study.reproduce.tables import LEGEND, RECOMMENDED_ARM, by_task, details
+from keystone_study.reproduce.workloads import MAIN_WORKLOADS, WORKLOADS, Workload
+
+TRIAL = "**A trial run on a few episodes: nothing can be concluded from these numbers.**"
+
+
+def reproduce_main(
+    out: Path, executor: Executor, console: Console, workloads: Sequence[str] = MAIN_WORKLOADS, quick: bool = False
+) -> Path:
+    """The main study; writes ``main.json``, ``main.md`` and ``frontier.png``; for some workloads only, ``main-WORKLOADS…``.
+
+    Each finished workload is a file in ``out/main``, from which pages can be made without rolling out anything.
+    """
+    results = []
+    for one in workloads:
+        workload = WORKLOADS[one].quick() if quick else WORKLOADS[one]
+        results.append(result_of(workload, out, executor, console))
+    name, command = _names("main", workloads, tuple(workloads) != MAIN_WORKLOADS, quick)
+    tables = {
+        "short": main_tables.short_table(results),
+        "claims": main_tables.claims_table(results),
+        "overview": main_tables.overview(results),
+    }
+    found = {
+        "command": command,
+        "versions": versions(),
+        "quick": quick,
+        "legend": main_tables.LEGEND,
+        **tables,
+    }
+    write_file(out / f"{name}.json", json.dumps(found, indent=1) + "\n")
+    parts = ["# The main study", f"Made by `{command}`. {main_tables.LEGEND}"]
+    parts += [TRIAL] * quick
+    parts += ["## Claims, pooled over trained policies", as_markdown(tables["claims"])]
+    parts += ["## Workloads", as_markdown(tables["overview"]), *(main_tables.details(result) for result in results)]
+    write_file(out / f"{name}.md", "\n\n".join(part.rstrip("\n") for part in parts) + "\n")
+    save(
+        draw_frontier([result for result in results if result.workload.drawn] or results[:4]),
+        out,
+        name.replace("main", "frontier"),
+    )
+    return out / f"{name}.md"
+
+
+def _names(experiment: str, workloads: Sequence[str], some: bool, quick: bool) -> tuple[str, str]:
+    """The name of the files, and the command. Results of some workloads must not overwrite those of the whole experiment."""
+    command = f"keystone reproduce {experiment}" + (" --quick" if quick else "")
+    command += f" --workloads {' '.join(workloads)}" if some else ""
+    return "-".join([experiment, *workloads]) if some else experiment, command
 
 
 def reproduce(
@@ -41,16 +93,11 @@ def reproduce(
     for one in workloads:
         workload = WORKLOADS[one].quick() if quick else WORKLOADS[one]
         results.append(_roll_out(experiment, workload, out / "runs" / one, executor, console))
-    # Results of some workloads must not overwrite those of the whole experiment.
-    some = tuple(workloads) != experiment.workloads
-    command = f"keystone reproduce {experiment.name}" + (" --quick" if quick else "")
-    command += f" --workloads {' '.join(workloads)}" if some else ""
-    name = "-".join([experiment.name, *workloads]) if some else experiment.name
+    name, command = _names(experiment.name, workloads, tuple(workloads) != experiment.workloads, quick)
     found = {
         "command": command,
         "versions": versions(),
         "quick": quick,
-        "overview": overview(results) if experiment.overview else None,
         "legend": LEGEND,
         "workloads": [result.as_dict() for result in results],
     }
@@ -70,9 +117,7 @@ def page(experiment: Experiment, results: Sequence[WorkloadResult], command: str
     """Everything about an experiment as Markdown."""
     parts = [f"# {experiment.title}", f"Made by `{command}`. {LEGEND}"]
     if quick:
-        parts.append("**A trial run on a few episodes: nothing can be concluded from these numbers.**")
-    if experiment.overview:
-        parts.append(as_markdown(overview(results)) + "\n")
+        parts.append(TRIAL)
     for result in results:
         parts.append(details(experiment, result))
         if len(result.tasks) > 1:

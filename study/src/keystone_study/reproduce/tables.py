@@ -8,10 +8,9 @@ from keystone_robotics.compare.comparison import Rate
 from keystone_robotics.spec import RECOMMENDED_RULE
 from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.analysis import ArmResult, Difference, WorkloadResult
-from keystone_study.reproduce.experiment import COOLED, COOLED_TEMPERATURE, PAPER, Experiment
+from keystone_study.reproduce.experiment import Experiment
 
 RECOMMENDED_ARM = f"{RECOMMENDED_RULE}:k=16"
-COOLED_ARM = f"{RECOMMENDED_ARM},{COOLED}"
 
 LEGEND = (
     "Success in %, mean over tasks, ± standard deviation across repeats. Δ in points with paired 95 % intervals, initial "
@@ -19,35 +18,6 @@ LEGEND = (
     "(which flatters it); it costs nothing, so only what lies above it is what K candidates add. **Bold**: the interval does "
     "not contain zero, and the exact test agrees after Holm's correction for all arms of the workload."
 )
-
-
-def overview(results: Sequence[WorkloadResult]) -> list[list[str]]:
-    """One row for each workload, as in the paper's main table, with the control and the recommended rule; header first."""
-    heading = ["workload", "n", "K = 1", "control", "KeyStone, K = 16", "Δ to K = 1", "Δ to control"]
-    heading += [
-        f"`{RECOMMENDED_RULE}`, K = 16",
-        "Δ to K = 1",
-        "Δ to control",
-        f"the same, × {COOLED_TEMPERATURE}",
-        "Δ to control",
-    ]
-    rows = []
-    for result in results:
-        arms = {one.arm: one for one in result.arms}
-        first, paper, ours = (arms[arm] for arm in (result.arms[0].arm, PAPER, RECOMMENDED_ARM))
-        control, cool = arms[result.control], arms.get(COOLED_ARM)
-        rows.append(
-            [
-                result.workload.title,
-                str(first.rate.episodes),
-                percent(first.rate),
-                percent(control.rate) + ("" if control is first else f" ({_temperature(control.arm)})"),
-                *(percent(paper.rate), points(paper.to_first), points(paper.to_control)),
-                *(percent(ours.rate), points(ours.to_first), points(ours.to_control)),
-                *((percent(cool.rate), points(cool.to_control)) if cool else ("–", "–")),
-            ]
-        )
-    return [heading, *rows]
 
 
 def details(experiment: Experiment, result: WorkloadResult) -> str:
@@ -98,7 +68,3 @@ def points(difference: Difference | None) -> str:
     value = f"{100 * difference.value:+.1f}"
     low, high = (100 * bound for bound in difference.interval)
     return f"{f'**{value}**' if difference.clear else value} [{low:+.1f}, {high:+.1f}]"
-
-
-def _temperature(arm: str) -> str:
-    return "× " + arm.partition("temperature=")[2]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.kit.schedule import refuse_more_than_trained
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
@@ -25,7 +26,7 @@ class DiffusionOverride(SamplerOverride):
     ) -> Tensor:
         sample = super().conditional_sample  # type: ignore[misc]
         if noise is not None:  # the caller's own noise: nothing to select from
-            return sample(batch_size, global_cond, generator, noise)
+            return self._keystone.at_steps(sample)(batch_size, global_cond, generator, noise)
         assert global_cond is not None
         return self._keystone.run(
             SampleRequest(
@@ -44,12 +45,12 @@ class DiffusionAdapter(Adapter):
     shared_context = "observation features (encoded once; a small vector, copied K times)"
     sampler = "diffusion"
     encoders = ("diffusion._prepare_global_conditioning",)
-    steps = ("diffusion.num_inference_steps",)
+    steps = "num_inference_steps"
+    steps_by_default = "as many as it was trained with, 100"
     override = DiffusionOverride
 
     def refuse_steps(self, policy: Any, steps: int) -> str:
-        trained = int(policy.diffusion.noise_scheduler.config.num_train_timesteps)
-        return "" if steps <= trained else f"its noise schedule has {trained} steps: expected 1 to {trained}"
+        return refuse_more_than_trained(policy.diffusion.noise_scheduler, steps)
 
     def window(self, config: Any) -> Window:
         return Window(int(config.action_feature.shape[0]), config.n_obs_steps - 1, int(config.n_action_steps))

@@ -120,7 +120,6 @@ class Evo1Adapter(Adapter):
     )
     sampler = "model.action_head"
     encoders = ("_compute_fused_tokens",)
+    steps = "num_inference_timesteps"
+    steps_by_default = "32"
     override = Evo1Override
-
-    def cost(self, policy: Any) -> Any:
-        return self.module(policy).num_inference_timesteps

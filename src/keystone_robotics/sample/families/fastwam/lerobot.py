@@ -30,6 +30,8 @@ class FastWAMOverride(SamplerOverride):
         )
 
         single = super().predict_action_chunk  # type: ignore[misc]
+        if self._keystone.steps is not None:
+            batch = {**batch, "num_inference_steps": self._keystone.steps}  # goes over the configuration's number
         inputs = _batch_to_infer_kwargs(batch=batch, config=self.config)
         rows = _infer_kwargs_batch_size(inputs)
 
@@ -121,5 +123,8 @@ class FastWAMAdapter(Adapter):
         "model._encode_input_image_latents_tensor",
         "model.mot.prefill_video_cache",
     )
+    steps = "config.num_inference_steps"
+    steps_argument = "num_inference_steps"
+    steps_by_default = "10"
     override = FastWAMOverride
     compiles = True

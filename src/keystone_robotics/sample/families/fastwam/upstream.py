@@ -16,6 +16,7 @@ from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.families.fastwam.flow import denoise, may_share
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
+from keystone_robotics.sample.steps import default_argument
 
 #: Set while `infer_action` runs up to its first denoising step, in this thread or task.
 _encoding: contextvars.ContextVar[bool] = contextvars.ContextVar("keystone_fast_wam_encoding", default=False)
@@ -42,12 +43,14 @@ class OwnFastWAMOverride(SamplerOverride):
 
     @torch.no_grad()
     def infer_action(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        infer = super().infer_action  # type: ignore[misc]
-        if self._keystone.untouched:
-            return self._keystone.run_single(partial(infer, *args, **kwargs), _chunk)
+        infer, engine = super().infer_action, self._keystone  # type: ignore[misc]
+        if engine.untouched and engine.steps is None:
+            return engine.run_single(partial(infer, *args, **kwargs), _chunk)
         bound = inspect.signature(infer).bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
+        if engine.steps is not None:
+            given["num_inference_steps"] = engine.steps
 
         def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             step = _first_step(infer, given)
@@ -57,18 +60,18 @@ class OwnFastWAMOverride(SamplerOverride):
                 given["num_inference_steps"],
                 given["sigma_shift"],
                 step,
-                self._keystone.compiled_step,
+                engine.compiled_step,
                 shared,
             )
             return actions.float().cpu()  # where upstream returns them, for the comparison in the self-check
 
-        return self._keystone.run(
+        return engine.run(
             SampleRequest(
                 single=lambda: infer(**given),
                 chunk=_chunk,
                 restore=lambda chunk: {"action": chunk[0]},
                 wide=draw,
-                shared=partial(draw, shared=True) if may_share(self._keystone, self) else None,
+                shared=partial(draw, shared=True) if may_share(engine, self) else None,
                 noise=NoiseSpec(
                     batch=1,
                     shape=(given["action_horizon"], self.action_expert.action_dim),
@@ -110,6 +113,8 @@ class OwnFastWAMAdapter(Adapter):
     name = "fast-wam"
     shared_context = "the image's latents, the text and the video expert's key-value cache (one copy, independent of K)"
     project = "FastWAM"
+    steps_argument = "num_inference_steps"
+    steps_by_default = "20"
     override = OwnFastWAMOverride
     compiles = True
 
@@ -123,6 +128,10 @@ class OwnFastWAMAdapter(Adapter):
     def encoder_methods(self, policy: Any) -> Sequence[tuple[Any, str]]:
         model = _model(policy)
         return [(model, "_encode_input_image_latents_tensor"), (model.mot, "prefill_video_cache")]
+
+    def default_steps(self, policy: Any) -> int | None:
+        """Of the method; a caller may pass another number."""
+        return default_argument(_model(policy), "infer_action", self.steps_argument)
 
     def config(self, policy: Any) -> Any:
         return policy

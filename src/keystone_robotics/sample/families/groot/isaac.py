@@ -70,6 +70,8 @@ class IsaacGrootAdapter(Adapter):
         "the state's tokens"
     )
     project = "Isaac-GR00T"
+    steps = "num_inference_timesteps"
+    steps_by_default = "4"
     compiles = True
     padding_reason = (
         "chunks are padded to the widest robot and the longest horizon of the model. A Gr00tPolicy has the real dimensions, "
@@ -86,9 +88,6 @@ class IsaacGrootAdapter(Adapter):
 
     def module(self, policy: Any) -> Any:
         return _head(policy)
-
-    def cost(self, policy: Any) -> Any:
-        return self.module(policy).num_inference_timesteps
 
     def overrides(self, policy: Any) -> Sequence[tuple[Any, type[SamplerOverride]]]:
         head = self.module(policy)

@@ -101,11 +101,10 @@ class GrootAdapter(Adapter):
         "_groot_model.backbone.forward",
         "_groot_model.action_head._encode_features",
     )
+    steps = "num_inference_timesteps"
+    steps_by_default = "4"
     override = GrootOverride
     compiles = True
-
-    def cost(self, policy: Any) -> Any:
-        return self.module(policy).num_inference_timesteps
 
     def window(self, config: Any) -> Window:
         steps = int(config.n_action_steps)

@@ -103,6 +103,8 @@ class StarVLAAdapter(Adapter):
         "independent of K)"
     )
     project = "StarVLA"
+    steps = "num_inference_timesteps"
+    steps_by_default = "4"
     compiles = True
     override = StarVLAOverride
 
@@ -112,9 +114,6 @@ class StarVLAAdapter(Adapter):
 
     def module(self, policy: Any) -> Any:
         return _head(policy)
-
-    def cost(self, policy: Any) -> Any:
-        return self.module(policy).num_inference_timesteps
 
     def window(self, config: Any) -> Window | None:
         return None  # action_dim is the robot's; only the client knows the executed steps

@@ -33,7 +33,8 @@ class MolmoAct2Override(SamplerOverride):
     def generate_actions_from_inputs(self, **inputs: Any) -> Tensor:
         single = super().generate_actions_from_inputs  # type: ignore[misc]
         weight = self._require_action_expert().action_embed.weight
-        steps = int(inputs.get("num_steps") or self.config.flow_matching_num_steps)
+        inputs["num_steps"] = self._keystone.steps or inputs.get("num_steps")
+        steps = int(inputs["num_steps"] or self.config.flow_matching_num_steps)
 
         def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             flow = _flow(self, noise, k, steps, self.config.mask_action_dim_padding, shared, **inputs)
@@ -73,6 +74,7 @@ class MolmoAct2RTCOverride(SamplerOverride):
     ) -> Tensor:
         single = super()._generate_actions_from_inputs_with_rtc  # type: ignore[misc]
         backbone, expert, rtc = self._backbone(), self._action_expert(), self.rtc_processor
+        num_steps = self._keystone.steps or num_steps
         steps = int(num_steps or backbone.config.flow_matching_num_steps)
         batch, masked = model_inputs["input_ids"].shape[0], self.config.mask_action_dim_padding
 
@@ -226,7 +228,14 @@ class MolmoAct2Adapter(Adapter):
     shared_context = (
         "keys and values of the vision-language model, projected for the action expert (one copy, independent of K)"
     )
+    steps = "config.flow_matching_num_steps"
+    steps_argument = "num_steps"
+    steps_by_default = "10"
     override = MolmoAct2Override
+
+    def default_steps(self, policy: Any) -> int | None:
+        given = policy.config.num_inference_steps
+        return super().default_steps(policy) if given is None else int(given)
 
     def module(self, policy: Any) -> Any:
         return policy._backbone()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.kit.schedule import refuse_more_than_trained
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
@@ -18,7 +19,7 @@ class MultiTaskDiTOverride(SamplerOverride):
 
     def conditional_sample(self, model: Any, batch_size: int, conditioning_vec: Tensor) -> Tensor:
         single = super().conditional_sample  # type: ignore[misc]
-        diffuses = hasattr(self, "noise_scheduler")
+        diffuses = _diffuses(self)
         weight = next(model.parameters())
 
         def draw(noise: Tensor, k: int) -> Tensor:
@@ -51,6 +52,10 @@ class MultiTaskDiTOverride(SamplerOverride):
         return sample
 
 
+def _diffuses(objective: Any) -> bool:
+    return hasattr(objective, "noise_scheduler")
+
+
 class MultiTaskDiTAdapter(Adapter):
     """Multi-task DiT."""
 
@@ -58,7 +63,21 @@ class MultiTaskDiTAdapter(Adapter):
     shared_context = "the observation vector (encoded once; small, copied K times)"
     sampler = "objective"
     encoders = ("observation_encoder.encode",)
+    steps_by_default = "flow matching 100; diffusion as many as it was trained with, 100"
     override = MultiTaskDiTOverride
+
+    def steps_setting(self, policy: Any) -> tuple[Any, str]:
+        objective = self.module(policy)
+        return (
+            (objective, "num_inference_steps") if _diffuses(objective) else (objective.config, "num_integration_steps")
+        )
+
+    def default_steps(self, policy: Any) -> int:
+        return int(getattr(*self.steps_setting(policy)))
+
+    def refuse_steps(self, policy: Any, steps: int) -> str:
+        objective = self.module(policy)
+        return refuse_more_than_trained(objective.noise_scheduler, steps) if _diffuses(objective) else ""
 
     def window(self, config: Any) -> Window:
         return Window(int(config.action_feature.shape[0]), config.n_obs_steps - 1, int(config.n_action_steps))

@@ -39,7 +39,7 @@ class Pi0Override(PiOverride):
         **kwargs: Any,
     ) -> Tensor:
         sample = partial(super().sample_actions, images, img_masks, lang_tokens, lang_masks, state)  # type: ignore[misc]
-        options = {"num_steps": num_steps, **kwargs}
+        options = {"num_steps": self._keystone.steps or num_steps, **kwargs}
         if noise is not None:  # the caller's own noise: nothing to select from
             return sample(noise=noise, **options)
         return self._run(sample, state.shape[0], state.device, options)
@@ -68,7 +68,7 @@ class Pi05Override(PiOverride):
         **kwargs: Any,
     ) -> Tensor:
         sample = partial(super().sample_actions, images, img_masks, tokens, masks)  # type: ignore[misc]
-        options = {"num_steps": num_steps, **kwargs}
+        options = {"num_steps": self._keystone.steps or num_steps, **kwargs}
         if noise is not None:
             return sample(noise=noise, **options)
         return self._run(sample, tokens.shape[0], tokens.device, options)
@@ -83,6 +83,9 @@ class Pi0Adapter(PackedAdapter):
     """π0."""
 
     name = "pi0"
+    steps = "config.num_inference_steps"
+    steps_argument = "num_steps"
+    steps_by_default = "10"
     override = Pi0Override
 
 
@@ -90,4 +93,7 @@ class Pi05Adapter(PackedAdapter):
     """π0.5."""
 
     name = "pi05"
+    steps = "config.num_inference_steps"
+    steps_argument = "num_steps"
+    steps_by_default = "10"
     override = Pi05Override

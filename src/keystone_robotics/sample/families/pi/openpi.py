@@ -22,6 +22,8 @@ def _sample(
 ) -> Tensor:
     """A round on ``own(device, observation, noise=..., num_steps=...)``, which may be compiled."""
     engine = model._keystone
+    if engine.steps is not None:
+        options["num_steps"] = engine.steps
     if noise is not None:  # the caller's own noise: nothing to select from
         return own(device, observation, noise=noise, **options)
     if engine.untouched:

@@ -23,6 +23,8 @@ def _sample(
 ) -> Any:
     """A round on ``own(rng, observation, noise=..., num_steps=...)``; JAX arrays in and out."""
     engine = policy._keystone
+    if engine.steps is not None:
+        options["num_steps"] = engine.steps
     if noise is not None:  # the caller's own noise: nothing to select from
         return own(rng, observation, noise=noise, **options)
     if engine.untouched:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.steps import default_argument
 
 _POLICY = ("infer", "_sample_actions", "_model", "_input_transform", "_output_transform")
 
@@ -34,6 +35,8 @@ class OpenPiFamily(Adapter):
         "openpi pads actions, and neither output transforms nor statistics of the actions show here which dimensions are real "
         "(a bare model has none: attach to the Policy)"
     )
+    steps_argument = "num_steps"
+    steps_by_default = "10"
     pytorch: ClassVar[bool]
 
     def owns(self, policy: Any) -> bool:
@@ -45,8 +48,14 @@ class OpenPiFamily(Adapter):
         """Whether an object is a model of this framework, without a `Policy`."""
         raise NotImplementedError
 
+    def default_steps(self, policy: Any) -> int | None:
+        """What a `Policy` passes to its sampler, else the sampler's default."""
+        model = policy._model if is_policy(policy) else policy
+        given = getattr(policy, "_sample_kwargs", None) or {}
+        return given.get(self.steps_argument) or default_argument(model, "sample_actions", self.steps_argument)
+
     def cost(self, policy: Any) -> Any:
-        """The sampler's arguments (``num_steps``), and the size of a chunk."""
+        """The sampler's other arguments, and the size of a chunk."""
         model = policy._model if is_policy(policy) else policy
         sizes = model.config if self.pytorch else model
         return [repr(getattr(policy, "_sample_kwargs", None)), int(sizes.action_horizon), int(sizes.action_dim)]

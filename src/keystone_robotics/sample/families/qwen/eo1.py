@@ -138,4 +138,6 @@ class EO1Adapter(Adapter):
         "model.embed_prefix",
         "model.vlm_backbone.model.visual.forward",
     )
+    steps = "config.num_denoise_steps"
+    steps_by_default = "10"
     override = EO1Override

@@ -18,6 +18,9 @@ from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.noise import FixedNoise
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
+from keystone_robotics.sample.steps import default_argument
+
+STEPS = "num_inference_timesteps"
 
 
 class WallXOverride(SamplerOverride):
@@ -33,6 +36,8 @@ class WallXOverride(SamplerOverride):
         single = super().predict  # type: ignore[misc]
         if predict_mode != "diffusion":
             return single(predict_mode, **inputs)
+        if self._keystone.steps is not None:
+            inputs[STEPS] = self._keystone.steps
         own = partial(single, predict_mode, **inputs)
         if self._keystone.untouched:
             return self._keystone.run_single(own, itemgetter("predict_action"))
@@ -168,7 +173,12 @@ class WallXAdapter(Adapter):
     shared_context = "key-value cache of the prompt: images, text, state (one copy, independent of K)"
     sampler = "model"
     encoders = ("model.visual.forward",)
+    steps_argument = STEPS
+    steps_by_default = "10"
     override = WallXOverride
+
+    def default_steps(self, policy: Any) -> int | None:
+        return default_argument(policy.model, "predict", STEPS)
 
     def refuse(self, policy: Any) -> str:
         if policy.config.prediction_mode != "diffusion":

@@ -30,7 +30,7 @@ class SmolVLAOverride(PackedOverride):
     ) -> Tensor:
         sample = partial(super().sample_actions, images, img_masks, lang_tokens, lang_masks, state)  # type: ignore[misc]
         if noise is not None:  # the caller's own noise: nothing to select from
-            return sample(noise=noise, **kwargs)
+            return self._keystone.at_steps(sample)(noise=noise, **kwargs)
         return self._run(sample, state.shape[0], state.device, kwargs)
 
     def denoise_step(self, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor) -> Tensor:
@@ -79,4 +79,6 @@ class SmolVLAAdapter(PackedAdapter):
     """SmolVLA."""
 
     name = "smolvla"
+    steps = "config.num_steps"
+    steps_by_default = "10"
     override = SmolVLAOverride

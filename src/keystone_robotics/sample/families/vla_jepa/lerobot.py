@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +22,11 @@ class VLAJEPAOverride(SamplerOverride):
     @torch.no_grad()
     def predict_action(self, conditioning_tokens: Tensor, state: Tensor | None = None) -> Tensor:
         single = super().predict_action  # type: ignore[misc]
-        horizon, settings, steps = self.action_horizon, self.config, self.num_inference_timesteps
-        buckets = [int(step / steps * settings.action_num_timestep_buckets) for step in range(steps)]
+        horizon, settings = self.action_horizon, self.config
 
         def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
+            steps = self.num_inference_timesteps
+            buckets = [int(step / steps * settings.action_num_timestep_buckets) for step in range(steps)]
             tokens = conditioning_tokens if shared else widen(conditioning_tokens, k)
             wide_state, actions = widen(state, k), noise
             if shared:
@@ -60,7 +60,6 @@ class VLAJEPAAdapter(Adapter):
     shared_context = "embodied action tokens and their projections in cross-attention (one copy, independent of K)"
     sampler = "model.action_model"
     encoders = ("model._encode_qwen",)
+    steps = "num_inference_timesteps"
+    steps_by_default = "4"
     override = VLAJEPAOverride
-
-    def cost(self, policy: Any) -> Any:
-        return self.module(policy).num_inference_timesteps

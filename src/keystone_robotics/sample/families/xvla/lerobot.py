@@ -27,7 +27,7 @@ class XVLAOverride(SamplerOverride):
         steps: int,
     ) -> Tensor:
         generate = super().generate_actions  # type: ignore[misc]
-        dtype = self._get_target_dtype()
+        dtype, steps = self._get_target_dtype(), self._keystone.steps or steps
 
         def draw(noise: Tensor, k: int) -> Tensor:
             self.eval()
@@ -79,6 +79,9 @@ class XVLAAdapter(Adapter):
     )
     sampler = "model"
     encoders = ("model.forward_vlm",)
+    steps = "config.num_denoising_steps"
+    steps_argument = "steps"
+    steps_by_default = "10"
     override = XVLAOverride
 
     def window(self, config: Any) -> Window:

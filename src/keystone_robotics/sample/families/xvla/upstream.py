@@ -15,6 +15,7 @@ from keystone_robotics.sample.families.xvla.lerobot import denoise
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
+from keystone_robotics.sample.steps import default_argument
 
 
 class OwnXVLAOverride(SamplerOverride):
@@ -22,9 +23,9 @@ class OwnXVLAOverride(SamplerOverride):
 
     @torch.no_grad()
     def generate_actions(self, *args: Any, **kwargs: Any) -> Tensor:
-        generate = super().generate_actions  # type: ignore[misc]
-        if self._keystone.untouched:
-            return self._keystone.run_single(partial(generate, *args, **kwargs))
+        generate, engine = super().generate_actions, self._keystone  # type: ignore[misc]
+        if engine.untouched and engine.steps is None:
+            return engine.run_single(partial(generate, *args, **kwargs))
         bound = inspect.signature(generate).bind(*args, **kwargs)
         bound.apply_defaults()
         if len(bound.arguments) != 6:
@@ -32,6 +33,8 @@ class OwnXVLAOverride(SamplerOverride):
                 f"x-vla: generate_actions takes {', '.join(bound.arguments)}; expected text, images, their mask, the domain, "
                 "the proprioception and the number of steps: X-VLA's code has changed"
             )
+        if engine.steps is not None:
+            bound.arguments[list(bound.arguments)[-1]] = engine.steps
         ids, images, image_mask, domain, proprio, steps = bound.arguments.values()
 
         def draw(noise: Tensor, k: int) -> Tensor:
@@ -42,9 +45,9 @@ class OwnXVLAOverride(SamplerOverride):
             action = denoise(self, noise, max(1, int(steps)), state, domain_id=widen(domain, k), **context)
             return self._finish(action, state)
 
-        return self._keystone.run(
+        return engine.run(
             SampleRequest(
-                single=lambda: generate(*args, **kwargs),
+                single=lambda: generate(*bound.args, **bound.kwargs),
                 wide=draw,
                 noise=NoiseSpec(
                     batch=ids.shape[0],
@@ -69,6 +72,8 @@ class OwnXVLAAdapter(Adapter):
     )
     encoders = ("forward_vlm",)
     project = "X-VLA"
+    steps_argument = "steps"
+    steps_by_default = "10"
     override = OwnXVLAOverride
     padding_reason = (
         "chunks have dimensions for two arms, and the model does not specify how many the robot has (WidowX and Franka: "
@@ -78,6 +83,10 @@ class OwnXVLAAdapter(Adapter):
     def owns(self, policy: Any) -> bool:
         names = ("generate_actions", "forward_vlm", "transformer", "action_space", "num_actions")
         return all(hasattr(policy, name) for name in names)
+
+    def default_steps(self, policy: Any) -> int | None:
+        """Of the method; a caller may pass another number."""
+        return default_argument(policy, "generate_actions", self.steps_argument)
 
     def config(self, policy: Any) -> Any:
         return policy

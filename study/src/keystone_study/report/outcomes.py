@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keystone_robotics.report.figures import Plane
 from keystone_robotics.report.style import INK, PALETTE, QUIET, new_figure
+from keystone_study.report.figures import Plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,10 +16,10 @@ from keystone_robotics.environments import find_benchmark
 from keystone_robotics.evaluate.branch import Brancher
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.records import EpisodeRecord, RoundRecord, Store
-from keystone_robotics.report.film import NoPicture, film_episode, save_film, save_strip
-from keystone_robotics.report.outcomes import draw_outcomes
-from keystone_robotics.report.page import Page
 from keystone_robotics.report.style import save
+from keystone_study.report.film import NoPicture, film_episode, save_film, save_strip
+from keystone_study.report.outcomes import draw_outcomes
+from keystone_study.report.page import Page
 
 EVERY = 5  #: steps between two frames of the film
 TRIED = 5  #: rounds that are branched; the one in which the selection mattered most is shown

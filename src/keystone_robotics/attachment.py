@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,16 +13,27 @@ from keystone_robotics.handle import Handle
 from keystone_robotics.sample.adapter import find_adapter
 from keystone_robotics.sample.compiler import check_compiler
 from keystone_robotics.sample.engine import Engine
-from keystone_robotics.sample.override import Hook, SamplerOverride, find_engine, put_on, take_off, watch_methods
+from keystone_robotics.sample.override import (
+    Hook,
+    SamplerOverride,
+    find_engine,
+    objects_inside,
+    put_on,
+    take_off,
+    watch_methods,
+)
 from keystone_robotics.sample.paths import Paths
 from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.site import SiteAdapter
-from keystone_robotics.sample.steps import set_steps
+from keystone_robotics.sample.steps import check_steps
 from keystone_robotics.select.engine import warm_up
 from keystone_robotics.select.rules.checks import whole
 from keystone_robotics.spec import Spec
 
 log = logging.getLogger("keystone")
+
+#: Held while classes of modules are exchanged: policies may share modules, and threads policies.
+_changing = threading.RLock()
 
 #: Candidates per round with ``k="auto"`` before K is measured.
 K_BEFORE_TUNING = 4
@@ -113,6 +125,8 @@ def attach(
     for part, name in adapter.encoder_methods(owner):
         if not callable(getattr(part, name, None)):
             raise KeystoneError(f"adapter {adapter.name}: {type(part).__name__} has no method {name!r} to encode with")
+    if spec.steps is not None:
+        check_steps(adapter, owner, spec.steps)
     if spec.compile:
         check_compiler(adapter, owner)
     engine = Engine(
@@ -126,7 +140,6 @@ def attach(
         seed=spec.seed,
         compile=spec.compile,
         check=check,
-        verified=not check,
         keep=keep,
         encoder_names=tuple(name for _, name in adapter.encoder_methods(owner)),
         paths=Paths(fast=spec.fast and bool(check)),
@@ -141,8 +154,8 @@ def attach(
     warm_up()
     path = "" if check else "; plain path, since the fast path requires the self-check"
     log.info(
-        "KeyStone on: K=%s, rule %s, adapter %s, shared: %s%s",
-        spec.k, bound.name, adapter.name, adapter.shared_context, path,
+        "KeyStone on: K=%s%s, rule %s, adapter %s, shared: %s%s",
+        spec.k, "" if spec.steps is None else f", steps={spec.steps}", bound.name, adapter.name, adapter.shared_context, path,
     )  # fmt: skip
     return handle
 
@@ -153,18 +166,28 @@ def reattach(handle: Handle) -> None:
     For callers that alternate between handles of one policy; the policy must not change in between.
     """
     engine = handle.engine
-    _check_free(engine.owner)
+    with _changing:
+        _check_free(engine.owner)
+        try:
+            for module, override in engine.adapter.overrides(engine.owner):
+                put_on(module, override, engine)
+            watch_methods(engine)
+            if engine.selector.rule.remembers and hasattr(engine.owner, "reset"):
+                put_on(engine.owner, ResetOverride, engine)
+        except Exception:
+            take_off(engine)
+            raise
+        vars(engine.owner)["_keystone"] = engine
+
+
+def refusal(policy: Any) -> str:
+    """Why KeyStone cannot be attached to a policy; empty if it can."""
     try:
-        for module, override in engine.adapter.overrides(engine.owner):
-            put_on(module, override, engine)
-        watch_methods(engine)
-        if engine.selector.rule.remembers and hasattr(engine.owner, "reset"):
-            put_on(engine.owner, ResetOverride, engine)
-        set_steps(engine, engine.steps)
-    except Exception:
-        take_off(engine)
-        raise
-    vars(engine.owner)["_keystone"] = engine
+        adapter, owner = find_adapter(policy)
+    except KeystoneError as error:
+        return str(error)
+    reason = adapter.refuse(owner)
+    return f"KeyStone cannot be attached to {adapter.name}: {reason}" if reason else ""
 
 
 def _check_free(policy: Any) -> None:
@@ -177,11 +200,31 @@ def _check_free(policy: Any) -> None:
 def detach(policy: Any) -> None:
     """Restore the original classes of an attached policy and remove all attributes. Does nothing if it is not attached.
 
+    Waits for rounds in other threads. Called within a round, by a listener, it takes effect when the round is over.
+
+    Raises:
+        KeystoneError: if the object is a shallow copy, which shares its modules with the attached policy.
+
     >>> keystone_was_never_attached = object()
     >>> detach(keystone_was_never_attached)
     """
     engine = find_engine(policy)
-    if engine is not None:
+    if engine is None:
+        return
+    if engine.usage.is_inside:
+        engine.usage.when_outside(lambda: detach(policy))
+        return
+    with engine.usage.exclusive(), _changing:
+        if find_engine(policy) is not engine:  # another thread was faster
+            return
+        holder = next(
+            part for part in objects_inside(policy) if getattr(part, "__dict__", {}).get("_keystone") is engine
+        )
+        if all(part is not holder for part in (engine.owner, *(module for module, _, _ in engine.overridden))):
+            raise KeystoneError(
+                f"this {type(policy).__name__} is a shallow copy of an attached policy, with which it shares its modules: "
+                "detach the policy itself (copy.deepcopy copies it whole)"
+            )
         take_off(engine)
 
 

@@ -9,11 +9,11 @@ from keystone_robotics.environments.graphics import no_graphics
 from keystone_robotics.evaluate.branch import Branches
 from keystone_robotics.evaluate.config import config_from
 from keystone_robotics.records import EpisodeRecord, RoundRecord
-from keystone_robotics.report.demo import pairs, separation, verdicts
-from keystone_robotics.report.film import BANNER, NoPicture, film_episode, save_film, save_strip
-from keystone_robotics.report.outcomes import draw_outcomes
-from keystone_robotics.report.page import Page
 from keystone_robotics.report.style import save
+from keystone_study.report.demo import pairs, separation, verdicts
+from keystone_study.report.film import BANNER, NoPicture, film_episode, save_film, save_strip
+from keystone_study.report.outcomes import draw_outcomes
+from keystone_study.report.page import Page
 
 
 def record(k=8, synthesised=False):

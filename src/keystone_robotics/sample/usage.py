@@ -1,0 +1,73 @@
+"""Who is inside the overridden methods of a policy: `detach` in one thread waits for the rounds of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from keystone_robotics.errors import KeystoneError
+
+#: Seconds that `detach` waits for a round to end.
+PATIENCE = 60.0
+
+
+class Usage:
+    """Counts the threads inside, and lets one of them have the policy for itself."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._inside = 0
+        self._closed = False
+        self._thread = threading.local()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread is inside."""
+        return getattr(self._thread, "depth", 0) > 0
+
+    def enter(self) -> None:
+        """Called at the begin of an overridden method; waits only where this thread is not inside already."""
+        if not self.is_inside:
+            with self._condition:
+                self._condition.wait_for(lambda: not self._closed)
+                self._inside += 1
+        self._thread.depth = getattr(self._thread, "depth", 0) + 1
+
+    def leave(self) -> None:
+        """Called at its end."""
+        self._thread.depth -= 1
+        if not self.is_inside:
+            with self._condition:
+                self._inside -= 1
+                self._condition.notify_all()
+            later = vars(self._thread).pop("later", None)
+            if later is not None:
+                later()
+
+    def when_outside(self, function: Callable[[], None]) -> None:
+        """Call a function when this thread has left; it is inside."""
+        self._thread.later = function
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Within this block nobody is inside, and whoever wants to enter waits. Not for a thread that is inside.
+
+        Raises:
+            KeystoneError: if somebody is inside for longer than `PATIENCE`.
+        """
+        with self._condition:
+            if not self._condition.wait_for(lambda: not self._closed, PATIENCE):
+                raise KeystoneError(f"another thread has been detaching this policy for {PATIENCE:.0f} s")
+            self._closed = True
+        try:
+            with self._condition:
+                if not self._condition.wait_for(lambda: self._inside == 0, PATIENCE):
+                    raise KeystoneError(
+                        f"a round of this policy has been running for {PATIENCE:.0f} s in another thread: it stays attached"
+                    )
+            yield
+        finally:
+            with self._condition:
+                self._closed = False
+                self._condition.notify_all()

@@ -1,0 +1,61 @@
+"""A flow policy with another sampler, by name: ``keystone_study.methods:with_method?policy=…&method=…&k=16``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_robotics.policies.agent import Agent
+from keystone_robotics.policies.load import find_policy, trained_on
+from keystone_study.methods import samplers
+from keystone_study.policies.flow import FlowPolicy, load_flow
+from keystone_study.policies.flow_agent import FlowAgent
+
+METHODS: dict[str, Callable[..., Tensor]] = {
+    "rescaled": samplers.rescaled,
+    "ticket": samplers.ticket,
+    "partial": samplers.partial,
+    "core-mean": samplers.core_mean,
+    "from-core-noise": samplers.from_core_noise,
+    "consensus": samplers.consensus,
+    "projected": samplers.projected,
+}
+
+
+class MethodPolicy(FlowPolicy):
+    """A flow policy whose ``sample`` is one of `METHODS`; its one noise decides all others, so that episodes stay paired."""
+
+    method: Callable[..., Tensor]
+    options: dict[str, Any]
+
+    def sample(self, context: Tensor, noise: Tensor) -> Tensor:
+        return self.method(self, context, noise, **self.options) * self.action_std + self.action_mean
+
+
+def with_method(policy: str, method: str, device: str | None = None, **options: str) -> Agent:
+    """A flow policy of the study with another sampler.
+
+    Args:
+        policy: its name or folder.
+        method: one of `METHODS`.
+        device: of the policy.
+        **options: of the method, as text.
+    """
+    if method not in METHODS:
+        raise KeystoneError(f"there is no method {method!r}: {nearest_name(method, METHODS)}")
+    sampler, folder = METHODS[method], find_policy(policy)
+    if folder is None:
+        raise KeystoneError(f"{policy}: expected a flow policy of the study, or its folder")
+    known = {name: one.annotation for name, one in list(inspect.signature(sampler).parameters.items())[3:]}
+    for name in options:
+        if name not in known:
+            raise KeystoneError(f"method {method} has no option {name!r}: {nearest_name(name, known)}")
+    read = {"int": int, "float": float, "str": str}
+    made = load_flow(folder).to(device or "cpu")
+    made.__class__ = MethodPolicy
+    vars(made).update(method=sampler, options={name: read[known[name]](value) for name, value in options.items()})
+    return FlowAgent(made, trained_on(policy))

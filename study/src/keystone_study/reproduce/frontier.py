@@ -1,0 +1,105 @@
+"""The picture of the main study: success against latency, one panel a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from keystone_robotics.report.style import FAINT, INK, PALETTE, QUIET, new_figure
+from keystone_robotics.spec import BASELINE, Spec
+from keystone_study.reproduce.grids import AS_IT_IS
+from keystone_study.reproduce.main import FREE, Arm, MainResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Kinds of arms: label, colour, marker.
+KINDS = {
+    BASELINE: ("one sample", PALETTE[4], "o"),
+    "keystone": ("the paper's rule", PALETTE[0], "s"),
+    "core-mean": ("core-mean", PALETTE[2], "D"),
+    "mean": ("mean of all", PALETTE[3], "^"),
+}
+
+
+def draw_frontier(results: Sequence[MainResult]) -> Figure:
+    """Every arm; the policy as it is is marked, the frontier drawn."""
+    figure, axes = new_figure(3.6 * len(results), 3.9, columns=len(results))
+    for ax, result in zip(axes, results, strict=True):
+        _panel(ax, result)
+    axes[0].set_ylabel("success, %", color=QUIET)
+    axes[0].legend(frameon=False, fontsize=8, loc="lower right")
+    return figure
+
+
+def _panel(ax: Axes, result: MainResult) -> None:
+    arms = result.arms
+    for rule, (label, colour, marker) in KINDS.items():
+        mine = [one for one in arms if Spec.parse(one.name).rule == rule]
+        ax.scatter(
+            [one.per_step for one in mine], [100 * one.rate.rate for one in mine], s=26, color=colour, marker=marker,
+            label=label, alpha=0.9, linewidths=0,
+        )  # fmt: skip
+    line = frontier(arms)
+    ax.step(
+        [one.per_step for one in line],
+        [100 * one.rate.rate for one in line],
+        where="post",
+        color=INK,
+        linewidth=1,
+        zorder=0,
+    )
+    first = result.arm(AS_IT_IS)
+    low, high = (100 * bound for bound in first.rate.interval)
+    ax.errorbar(first.per_step, 100 * first.rate.rate, [[100 * first.rate.rate - low], [high - 100 * first.rate.rate]],
+                fmt="o", color=INK, markersize=7, capsize=3)  # fmt: skip
+    ax.annotate(
+        "policy as it is",
+        (first.per_step, 100 * first.rate.rate),
+        (6, -12),
+        textcoords="offset points",
+        fontsize=8,
+        color=INK,
+    )
+    best = line[-1]
+    ax.annotate(
+        _label(best.name),
+        (best.per_step, 100 * best.rate.rate),
+        (0, 7),
+        textcoords="offset points",
+        fontsize=8,
+        color=INK,
+        ha="center",
+    )
+    free = result.arm(result.choices[FREE].arm)
+    if free is not best:
+        ax.annotate(
+            "best free change",
+            (free.per_step, 100 * free.rate.rate),
+            (6, -4),
+            textcoords="offset points",
+            fontsize=8,
+            color=QUIET,
+        )
+    ax.set_xscale("log")
+    ax.set_xticks([0.25, 0.5, 1, 2], ["¼", "½", "1", "2"])
+    ax.minorticks_off()
+    ax.axvline(1.0, color=FAINT, linewidth=1, zorder=0)
+    ax.set_title(result.workload.title, fontsize=10, color=INK)
+    ax.set_xlabel("time of an executed step, policy as it is = 1", color=QUIET)
+    ax.grid(axis="y", color=INK, alpha=0.08)
+
+
+def frontier(arms: Sequence[Arm]) -> list[Arm]:
+    """The arms that no other is both as fast and better than, from the fastest to the best."""
+    line: list[Arm] = []
+    for one in sorted(arms, key=lambda arm: (arm.per_step, -arm.rate.rate)):
+        if not line or one.rate.rate > line[-1].rate.rate:
+            line.append(one)
+    return line
+
+
+def _label(name: str) -> str:
+    spec = Spec.parse(name)
+    return f"{spec.rule}, {spec.k} × {'all' if spec.steps is None else spec.steps} steps"

@@ -1,0 +1,49 @@
+"""What needs no policy is answered without the imports that take seconds."""
+
+import json
+import subprocess
+import sys
+
+HEAVY = ("torch", "numba", "scipy", "matplotlib", "gymnasium", "lerobot", "transformers", "ray")
+#: Arguments, exit code, and what the answer contains.
+CASES = [
+    (["recipes"], 0, "smolvla"),
+    (["recipes", "nonsense"], 2, "no recipe 'nonsense'"),
+    (["check", "x", "--rule", "kesytone"], 2, "did you mean 'keystone'?"),
+    (["check", "--help"], 0, "--temperature"),
+    (["eval", "--arm", "kesytone:k=4"], 2, "did you mean 'keystone'?"),
+    (["eval", "--nonsense"], 2, "--nonsense"),
+    (["profile", "x", "--spec", "kesytone"], 2, "did you mean 'keystone'?"),
+    (["vla-eval", "serve", "x.py", "--k", "many"], 2, "--k=many: expected a whole number"),
+    (["--version"], 0, "keystone "),
+    (["--help"], 0, "roofline"),  # every command, the study's too
+    (["evla"], 2, "vla-eval"),
+]
+SCRIPT = f"""
+import contextlib, io, json, sys
+from keystone_robotics.cli import main
+
+answers, loaded = [], []
+for arguments in json.loads(sys.argv[1]):
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written), contextlib.redirect_stderr(written):
+        try:
+            code = main(arguments)
+        except SystemExit as ended:
+            code = ended.code or 0
+    answers.append((code, written.getvalue()))
+    loaded.append([name for name in {HEAVY} if name in sys.modules])
+    loaded[-1] += [name for name in ("check", "profile") if f"keystone_robotics.cli.{{name}}" in sys.modules]
+print(json.dumps([answers, loaded]))
+"""
+
+
+def test_a_command_imports_only_itself_and_what_it_needs():
+    cases = json.dumps([arguments for arguments, _, _ in CASES])
+    done = subprocess.run([sys.executable, "-c", SCRIPT, cases], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    answers, loaded = json.loads(done.stdout)
+    for (arguments, code, said), (returned, text) in zip(CASES, answers, strict=True):
+        assert (returned, said in text) == (code, True), (arguments, returned, text)
+    assert loaded[:3] == [[], [], ["check"]]
+    assert loaded[-1] == ["check", "profile"]

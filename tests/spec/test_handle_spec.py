@@ -1,0 +1,58 @@
+"""`Handle.spec`: what is in force, also after changes."""
+
+import pytest
+from torch import nn
+
+import keystone_robotics as keystone
+from keystone_robotics import ActionSpace, Spec
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.num_inference_steps = 4
+
+    def encode(self, observation):
+        return observation
+
+    def sample(self, context, noise):
+        return context[:, None] + noise
+
+
+def last(round, back=0):
+    return len(round.chunks) - 1 - back
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Spec(),
+        Spec.parse("core-mean:k=4,temperature=0.8,seed=3,metric=l1,execute=2,share=0.25,fast=false"),
+        Spec.parse("medoid:k=auto"),
+        Spec(last, 4, params={"back": 1}),
+        Spec("first", space=ActionSpace(dims=1, steps=slice(1, 3))),
+    ],
+)
+def test_what_was_given_is_in_force(spec, tmp_path):
+    assert keystone.attach(Policy(), spec, profiles=tmp_path).spec == spec
+
+
+def test_window_and_gripper_are_in_the_space():
+    given = Spec.parse("keystone:window=chunk,gripper=1")
+    found = keystone.attach(Policy(), given).spec
+    assert found.action_space() == given.action_space()
+    assert keystone.attach(Policy(), found).spec == found
+    assert Spec.parse(str(found)) == found
+
+
+def test_changes_are_followed():
+    policy = Policy()
+    handle = keystone.attach(policy, "keystone:k=4,temperature=0.5")
+    handle.k, handle.metric, handle.execute = 8, "l1", 3
+    handle.rule = keystone.RULES["keystone"](tau=0.5)
+    handle.space = ActionSpace(dims=1)
+    assert str(keystone.attached(policy).spec) == (
+        'keystone:k=8,temperature=0.5,metric=l1,execute=3,space={"dims":1},tau=0.5'
+    )
+    handle.steps = 2
+    assert handle.spec.steps == 2

@@ -1,0 +1,173 @@
+"""From a command to a recommendation, on real rollouts; interrupted, in processes, and with bad input."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+import keystone_robotics as keystone
+from keystone_robotics.cli import main
+from keystone_robotics.compare.find import choose
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.executors.in_process import InProcess
+from keystone_robotics.evaluate.executors.processes import LocalProcesses
+from keystone_robotics.policies import load_agent
+from keystone_robotics.records import Store
+from keystone_robotics.spec import Spec
+from keystone_robotics.tune.run import tune
+from keystone_robotics.tune.space import DEFAULT_SPACE
+from keystone_robotics.tune.usage import usage
+
+FILES = {"tune.json", "tune.md", "recommended.yaml", "latency.json", "race", "confirm"}
+
+
+@pytest.fixture(autouse=True)
+def few_latencies(monkeypatch):
+    """Not what these tests are about."""
+    monkeypatch.setattr("keystone_robotics.tune.latency.ROUNDS", 2)
+
+
+def result(folder):
+    return json.loads((folder / "tune.json").read_text())
+
+
+def keys(folder):
+    with Store(folder) as store:
+        return store.keys()
+
+
+def test_on_meta_world_from_the_command_line(tmp_path, capsys):
+    command = [
+        "tune", "--policy", "metaworld-mixed", "--env", "metaworld", "--tasks", "push-v3", "--max-steps", "16",
+        "--arm", "first:steps=default|2,temperature=1|0.6", "--budget", "140", "--latency", "none",
+    ]  # fmt: skip
+    out = tmp_path / "run"
+    assert main([*command, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert {path.name for path in out.iterdir()} == FILES
+    found = result(out)
+    assert found["episodes"] <= 140
+    assert len(found["arms"]) == 4
+    assert sum(arm["episodes"] for arm in found["arms"]) + 2 * found["confirm_states"] == found["episodes"]
+    assert all(arm["latency_ratio"] > 0 for arm in found["arms"])
+    assert found["recommended"] in printed
+    assert found["headline"] in printed
+    # the states of the confirmation come after those of the race
+    assert {episode for _, _, _, episode in keys(out / "race")} == set(range(found["race_states"]))
+    last = found["race_states"] + found["confirm_states"]
+    assert {episode for _, _, _, episode in keys(out / "confirm")} == set(range(found["race_states"], last))
+    # its folders are those of an evaluation
+    assert choose(out / "confirm", None, ())[0].name == "first"
+    # what is recommended can be attached
+    spec = Spec.parse(yaml.safe_load((out / "recommended.yaml").read_text())["spec"])
+    handle = keystone.attach(load_agent("metaworld-mixed").policy, spec)
+    assert (handle.k, handle.steps) == (spec.k, spec.steps)
+
+
+def test_interrupted_anywhere_it_ends_with_the_same_result(toy_tune, tmp_path):
+    config = toy_tune()
+    whole = tmp_path / "whole"
+    tuned = tune(config, whole)
+    assert tuned.new == tuned.used
+    rows = result(whole)
+
+    for stop in (1, 23):
+        folder, left = tmp_path / f"stopped {stop}", stop
+        folder.mkdir()
+        shutil.copy(whole / "latency.json", folder)  # a resumed run has it; another measurement could decide otherwise
+
+        class Interrupted(InProcess):
+            def __call__(self, settings, shards):
+                nonlocal left
+                for result in super().__call__(settings, shards):
+                    left -= 1
+                    if left < 0:
+                        raise KeyboardInterrupt
+                    yield result
+
+        with pytest.raises(KeyboardInterrupt):
+            tune(config, folder, Interrupted())
+        before = len(keys(folder / "race")) + (len(keys(folder / "confirm")) if (folder / "confirm").exists() else 0)
+        resumed = tune(config, folder)
+        assert resumed.new == resumed.used - before
+        assert result(folder) == rows
+    again = tune(config, whole)
+    assert (again.new, result(whole)) == (0, rows)
+    more = tune(toy_tune(budget=260), whole)
+    assert more.used > tuned.used
+    assert more.new < more.used, "a larger budget uses what is stored"
+
+
+def test_in_processes_that_stay_alive_it_is_the_same(toy_tune, tmp_path):
+    config = toy_tune(space=["first:temperature=1|0.5"], budget=134)
+    here = tune(config, tmp_path / "here")
+    (tmp_path / "there").mkdir()
+    shutil.copy(tmp_path / "here" / "latency.json", tmp_path / "there")
+    there = tune(config, tmp_path / "there", LocalProcesses(1))
+    assert there.used == here.used
+    assert result(tmp_path / "there") == result(tmp_path / "here")
+
+
+def test_errors_are_counted(toy_tune, tmp_path):
+    found = tune(toy_tune("step-fails", space=["first:temperature=1|0.5"], budget=134), tmp_path / "run")
+    assert sum(arm.errors for arm in found.arms) > 0
+
+
+def test_an_environment_without_fresh_states_is_said(toy_tune, tmp_path, monkeypatch):
+    from toy import PointEnv
+
+    reset = PointEnv.reset
+    monkeypatch.setattr(PointEnv, "reset", lambda self, *, seed=None, options=None: reset(self, seed=seed % 10))
+    found = tune(toy_tune(space=["first:temperature=1|0.5"], budget=134), tmp_path / "run")
+    assert "initial states of the confirmation were also in the race" in found.verdict.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"budget": 199}, r"--budget 199: 6 arms on 1 tasks need 200 episodes or more"),
+        ({"budget": 0}, r"--budget 0: 6 arms"),
+        ({"space": DEFAULT_SPACE, "task": ["reach", "nan"], "budget": 250}, r"--budget 250: \d+ arms on 2 tasks need"),
+        ({"space": ["first"]}, "nothing to try beside the policy as it is"),
+    ],
+)
+def test_budgets_and_spaces_that_make_no_sense(toy_tune, tmp_path, given, says):
+    with pytest.raises(KeystoneError, match=says):
+        tune(toy_tune(**given), tmp_path / "run")
+    assert not (tmp_path / "run" / "race").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--policy", "metaworld-mixt"], "there is no policy 'metaworld-mixt'"),
+        (["--env", "metawurld"], "unknown environment 'metawurld'"),
+        (["--tasks", "push-v4"], "metaworld has no task 'push-v4': did you mean 'push-v3'"),
+        (["--tasks", "door-open-v3"], "was not trained on 'door-open-v3'"),
+        (["--arm", "core-mean:k=4|auto"], "K would depend on the worker"),
+        (["--arm", "first:seed=1|2"], "seed is the evaluation's"),
+        (["--arm", "fist"], "did you mean 'first'"),
+        (["--latency", "slow"], "--latency slow: expected a multiple"),
+        (["--workers", "0"], "--workers 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_made(tmp_path, capsys, flags, says):
+    command = ["tune", "--policy", "metaworld-mixed", "--env", "metaworld", *flags, "--out", str(tmp_path / "run")]
+    assert main(command) == 2
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert printed.err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_how_to_use_what_is_recommended_says_the_same_everywhere():
+    spec = Spec.parse("core-mean:k=16,steps=2,temperature=0.8,execute=4")
+    found = usage(spec)
+    assert Spec.parse(found["spec"]) == Spec.from_mapping(found["vla_eval"]["args"]["keystone"]) == spec
+    assert f"--policy.keystone.spec='{spec}'" in found["lerobot"]
+    assert f"--spec '{spec}'" in found["openpi"]
+    name, _, value = found["environment"].partition("=")
+    assert Spec.from_environment({name: value.strip("'")}) == spec
+    assert "n_action_steps=4" in found["lerobot"]
+    assert "chunk_size: 4" in found["notes"][0]
