@@ -157,7 +157,8 @@ class Handle:
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with a `RoundEvent` after every round; returns the function that removes it.
 
-        Any number of listeners. One that raises is logged and removed; the round continues. If it has a method
+        Any number of listeners. One that raises is logged and removed; the round continues (``KeyboardInterrupt`` and
+        ``SystemExit`` do end it). A listener that blocks delays the chunk: give slow work to a thread. If it has a method
         ``on_subscribe``, that is called first, with this handle.
         """
         if hasattr(listener, "on_subscribe"):

@@ -78,7 +78,7 @@ def make_named(name: str, kind: type[T], **offered: Any) -> T:
             thing = thing(**options)
         except (KeystoneError, ImportError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise KeystoneError(f"{name} failed: {type(error).__name__}: {error}") from error
     elif inspect.isroutine(thing) or inspect.isclass(thing):
         raise KeystoneError(f"{name} was not called: it is {_described(thing)}, {_expected(kind)}")
@@ -126,7 +126,7 @@ def _imported(target: str) -> Any:
         sys.path.insert(0, here)  # as `python -m` does; not removed, because modules may import others later
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise KeystoneError(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
         known = [key for key in vars(module) if not key.startswith("_")]

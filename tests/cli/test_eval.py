@@ -116,8 +116,8 @@ def test_a_policy_for_another_benchmark_is_said_to_be_one(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("given", "kind", "workers"),
     [
-        ((None, None, None), "function", None),
-        ((1, None, None), "function", None),
+        ((None, None, None), "LocalProcesses", 1),
+        ((0, None, None), "InProcess", None),
         ((3, None, None), "LocalProcesses", 3),
         ((None, "auto", None), "RayCluster", None),
         ((1, "auto", 0.5), "RayCluster", 1),
@@ -187,7 +187,10 @@ def test_the_benchmark_and_the_policy_of_the_guide(tmp_path, monkeypatch):
         (["--env", "metawurld"], "unknown environment 'metawurld': did you mean 'metaworld'"),
         (["--env", "pusht", "--tasks", "reach-v3"], "has no task 'reach-v3'"),
         (["--episodes", "0"], "episodes=0"),
-        (["--workers", "0"], "--workers 0"),
+        (["--workers", "-1"], "--workers -1: expected 0 or more"),
+        (["--workers", "0", "--ray", "auto"], "--workers 0: expected 1 or more"),
+        (["--workers", "0", "--episode-timeout", "9"], "--episode-timeout needs a worker process"),
+        (["--episode-timeout", "0"], "--episode-timeout 0: expected seconds, more than 0"),
         (["--gpus", "0.5"], "--gpus 0.5 is for workers on Ray: add --ray"),
         (["--device", "gpu"], "device 'gpu' cannot be used: "),
         (["--device", "gpu", "--workers", "2"], "device 'gpu' cannot be used: "),
@@ -245,6 +248,57 @@ def test_ctrl_c_says_how_to_go_on(config, tmp_path):
     assert f"interrupted; finished shards are stored in {tmp_path / 'run'}: run the same command again" in error
     assert "Traceback" not in error
     assert table(tmp_path / "run")
+
+
+@pytest.fixture
+def toy_run(tmp_path):
+    """Runs the toy benchmark; returns the exit code."""
+    policy = save_random_flow(tmp_path / "policy")
+
+    def run(tasks, workers=0):
+        flags = [] if workers is None else ["--workers", workers]
+        where = [
+            "--policy",
+            policy,
+            "--env",
+            f"toy:Toy?folder={tmp_path}",
+            "--tasks",
+            *tasks,
+            "--out",
+            tmp_path / "run",
+        ]
+        try:
+            return eval_(*where, "--arm", "first", "--episodes", "4", *flags)
+        except SystemExit as end:
+            return end.code
+
+    return run
+
+
+def test_some_errors_are_counted(toy_run, capsys):
+    assert toy_run(["step-fails"]) == 0
+    printed = capsys.readouterr()
+    assert "1 of 4 episodes ended with an error; they count as failures" in printed.out
+    assert toy_run(["reach"]) == 0
+    assert "ended with an error" not in capsys.readouterr().out
+
+
+def test_a_run_in_which_nothing_was_measured_ends_with_one(toy_run, capsys, tmp_path):
+    """Also when it is called again, and only because of arms that have nothing else."""
+    for _ in range(2):
+        assert toy_run(["cannot-be-made"]) == 1
+        printed = capsys.readouterr()
+        assert "4 of 4 episodes ended with an error" in printed.out
+        assert printed.err.endswith("keystone: every episode of first ended with an error\n")
+    assert len(table(tmp_path / "run")) == 4
+    assert toy_run(["cannot-be-made", "reach"]) == 0
+    assert "4 of 8 episodes ended with an error" in capsys.readouterr().out
+
+
+def test_an_environment_that_aborts_does_not_end_the_command(toy_run, capsys, tmp_path):
+    assert toy_run(["aborts"], workers=None) == 0
+    assert "1 of 4 episodes ended with an error" in capsys.readouterr().out
+    assert [row.episode for row in table(tmp_path / "run") if row.error] == [1]
 
 
 def test_arms_without_an_option_of_their_own(capsys):

@@ -63,6 +63,29 @@ def test_no_regression_ends_with_zero(run, capsys):
     assert "for one of 2 arms (Holm)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("broken", ["first", "keystone:k=16"])
+def test_a_gate_does_not_pass_if_nothing_was_measured(tmp_path, capsys, broken):
+    """Whichever arm it is: with a broken baseline everything would look like an improvement, or like no difference."""
+    solved = np.ones((1, 4, 1), int)
+    outcomes = {arm: solved * (arm != broken) for arm in ("first", "keystone:k=16")}
+    run = write_run(tmp_path / "run", outcomes, errors=[(broken, 0, episode, 0) for episode in range(4)])
+    name = "A" if broken == "first" else "B"
+    assert main(["compare", str(run)]) == 0
+    assert f"all 4 episodes of {name} ended with an error: nothing was measured" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        main(["compare", str(run), "--fail-on-regression"])
+    assert end.value.code == 1
+
+
+def test_some_errors_are_no_regression(tmp_path, capsys):
+    solved = np.ones((1, 20, 1), int)
+    run = write_run(tmp_path / "run", {"first": solved, "keystone:k=16": solved}, errors=[("first", 0, 3, 0)])
+    assert main(["compare", str(run), "--fail-on-regression"]) == 0
+    shown = capsys.readouterr().out
+    assert "errors, counted as failures: A 1, B 0" in shown
+    assert "nothing was measured" not in shown
+
+
 def test_two_runs_and_their_hashes(run, tmp_path, capsys):
     other = write_run(tmp_path / "other", {"first": np.ones((2, 20, 2), int)}, hashes="different", max_steps=300)
     assert main(["compare", str(run), str(other), "--arms", "first"]) == 0

@@ -3,15 +3,11 @@
 import contextlib
 import json
 import random
-import signal
 import sqlite3
 import subprocess
-import sys
-import time
-from pathlib import Path
 
-import psutil
 import pytest
+from kill9 import KEYSTONE, Kills, disturb
 
 from keystone_robotics.compare.summary import summarise, write_summary
 from keystone_robotics.evaluate.config import config_from, read_yaml
@@ -19,8 +15,7 @@ from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.records import FILE
 from toy import table
 
-KEYSTONE = Path(sys.executable).with_name("keystone")
-SHARDS, EPISODES = 12, 24
+EPISODES = 24
 
 pytestmark = pytest.mark.xdist_group("kill")
 
@@ -43,14 +38,6 @@ def undisturbed(config, tmp_path_factory):
     return folder
 
 
-def stored_shards(folder):
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{folder / FILE}?mode=ro", uri=True)) as database:
-            return database.execute("SELECT COUNT(*) FROM shards").fetchone()[0]
-    except sqlite3.OperationalError:  # not there yet
-        return 0
-
-
 def summary(folder):
     return [{**one, "latency_ms": None} for one in json.loads((folder / "summary.json").read_text())]
 
@@ -60,20 +47,13 @@ def kept_rounds(folder):
         return database.execute("SELECT * FROM rounds ORDER BY arm, task, repeat, episode, round").fetchall()
 
 
-@pytest.mark.parametrize("flags", [(), ("--workers", "2")])
-def test_killed_in_the_middle(config, undisturbed, tmp_path, flags):
+@pytest.mark.parametrize(("flags", "most"), [((), 2), (("--workers", "2"), 2)])
+def test_killed_again_and_again(config, undisturbed, tmp_path, flags, most):
     command = [KEYSTONE, "eval", config, "--out", tmp_path / "run", *flags]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until = time.monotonic() + 120
-        while process.poll() is None and not stored_shards(tmp_path / "run") and time.monotonic() < until:
-            time.sleep(0.01)
-        time.sleep(random.Random(7).uniform(0, 0.25))
-        family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL, "it was done before it could be killed"
-    assert 0 < stored_shards(tmp_path / "run") < SHARDS
-    _, alive = psutil.wait_procs(family, timeout=120)  # one that still imports notices afterwards
-    assert not alive, "workers outlive the command"
+    moments, kills = random.Random(7), Kills()
+    while kills.total < most and not kills.runs:
+        disturb(command, tmp_path / "run", moments, kills, most=most)
+    assert kills.total, "it was done before it could be killed"
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
     assert "keystone:k=8" in result.stdout

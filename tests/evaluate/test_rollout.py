@@ -13,6 +13,8 @@ import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate import worker as worker_module
 from keystone_robotics.evaluate.config import Shard
+from keystone_robotics.evaluate.executors.cluster import RayCluster
+from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.rollout import hash_state
 from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.evaluate.worker import Worker, checked_worker
@@ -235,13 +237,14 @@ def test_for_other_processes_the_policy_is_tried_on_the_cpu_and_let_go(toy, tmp_
         loads.append((device, weakref.ref(agent.policy)))
         return agent
 
-    def elsewhere(settings, shards):
-        assert [policy() for _, policy in loads] == [None]
-        assert (Path(settings.policy).is_absolute(), settings.device) == (True, "cuda")
-        return iter(())
+    class Elsewhere(RayCluster):
+        def __call__(self, settings, shards):
+            assert [policy() for _, policy in loads] == [None]
+            assert (Path(settings.policy).is_absolute(), settings.device) == (True, "cuda")
+            return iter(())
 
     monkeypatch.setattr(worker_module, "load_agent", load)
-    evaluate(toy(device="cuda"), tmp_path / "run", elsewhere)
+    evaluate(toy(device="cuda"), tmp_path / "run", Elsewhere())
     assert [device for device, _ in loads] == ["cpu"]
 
 
@@ -249,17 +252,18 @@ def test_workers_get_the_whole_path_and_know_the_policy(toy, toy_policy, tmp_pat
     monkeypatch.chdir(toy_policy.parent)
     sent = []
 
-    def elsewhere(settings, shards):
-        sent.append(settings)
-        return iter(())
+    class Elsewhere(RayCluster):
+        def __call__(self, settings, shards):
+            sent.append(settings)
+            return iter(())
 
-    evaluate(replace(toy(), policy=toy_policy.name), tmp_path / "run", elsewhere)
+    evaluate(replace(toy(), policy=toy_policy.name), tmp_path / "run", Elsewhere())
     assert sent[0].policy == str(toy_policy)
     assert Worker(sent[0]).agent.policy
     other = save_random_flow(tmp_path / "other", seed=5)  # the folder of the same name on another machine
     with pytest.raises(KeystoneError, match="differs from the one this evaluation was started with"):
-        Worker(replace(sent[0], policy=str(other)))
-    evaluate(toy(policy="metaworld-mixed", allow_untrained_tasks=True), tmp_path / "shipped", elsewhere)
+        InProcess().worker(replace(sent[0], policy=str(other)))
+    evaluate(toy(policy="metaworld-mixed", allow_untrained_tasks=True), tmp_path / "shipped", Elsewhere())
     assert sent[1].policy == "metaworld-mixed", "where the package is installed, they find it by its name"
 
 

@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.evaluate import executors
+from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.run import evaluate, versions
 from keystone_robotics.records import Store
 from toy import summaries, table
@@ -53,16 +53,17 @@ def test_a_full_disk(toy, tmp_path, room):
     expected = evaluate(settings, tmp_path / "expected")
     stored = []
 
-    def counting(*args):
-        for result in executors.in_process(*args):
-            yield result
-            stored.append(result)
+    class Counting(InProcess):
+        def __call__(self, settings, shards):
+            for result in super().__call__(settings, shards):
+                yield result
+                stored.append(result)
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
         with pytest.raises(KeystoneError, match="cannot write"):
-            evaluate(settings, tmp_path / "run", counting)
+            evaluate(settings, tmp_path / "run", Counting())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     if stored:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import logging
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import keystone_robotics as keystone
+from keystone_robotics.integrations import RoundLog, attach_with_log
 
 
 class Policy(nn.Module):
@@ -134,3 +136,46 @@ def test_a_copied_policy_reports_to_the_same_listeners(policy):
     copy.deepcopy(policy)(ONE)
     assert len(heard) == 1
     assert handle.stats["rounds"] == 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_program_ends_it_and_the_round_is_not_lost(policy, error):
+    def stop(event):
+        raise error
+
+    handle = keystone.attach(policy, k=4)
+    handle.subscribe(stop)
+    with pytest.raises(error):
+        policy(ONE)
+    assert handle.last.chunk.isfinite().all()
+    with pytest.raises(error):  # it is still subscribed, and no lock is held
+        policy(ONE)
+
+
+def check_the_log_ends_once(policy, caplog, reason):
+    with caplog.at_level(logging.ERROR, "keystone"):
+        chunks = [policy(ONE) for _ in range(3)]
+    assert all(chunk.isfinite().all() for chunk in chunks)
+    (record,) = caplog.records
+    assert f"ends before round 0: {reason}" in record.message
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+def test_a_round_log_on_a_full_disk_costs_no_round(policy, caplog):
+    attach_with_log(policy, keystone.Spec(k=4), {"KEYSTONE_LOG": "/dev/full"})
+    check_the_log_ends_once(policy, caplog, "No space left on device")
+
+
+def test_a_round_log_whose_folder_disappears_costs_no_round(policy, caplog, tmp_path):
+    path = tmp_path / "logs" / "rounds.jsonl"
+    attach_with_log(policy, keystone.Spec(k=4), {"KEYSTONE_LOG": str(path)})
+    path.unlink()
+    path.parent.rmdir()
+    check_the_log_ends_once(policy, caplog, "No such file or directory")
+
+
+def test_a_round_log_that_cannot_be_written_is_refused_when_it_is_made(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "rounds.jsonl"):
+        with pytest.raises(keystone.KeystoneError, match=r"the round log .* cannot be written: "):
+            RoundLog(path)

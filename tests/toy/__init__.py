@@ -5,6 +5,8 @@ Worker processes and Ray's workers find both by their names, as they find a user
 
 import os
 import signal
+import sys
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,24 +22,47 @@ from keystone_robotics.spec import Spec
 from keystone_study.policies.flow import FlowConfig, FlowPolicy, save_flow
 
 TASKS = ("reach", "step-fails", "reset-fails", "nan", "dies-once", "dies-always", "wide", "more-actions", "slow",
-         "cannot-be-made", "close-fails")  # fmt: skip
+         "cannot-be-made", "close-fails", "exits", "aborts", "hangs", "blocks", "leaks")  # fmt: skip
 #: Episodes of which something goes wrong: those whose seed leaves this remainder when it is divided by four.
 WRONG = 1
+
+
+#: What the environments of "leaks" leave behind.
+_LEAKED = []
+
+
+def go_wrong(how):
+    """End or hold up the process that this runs in, as its name says."""
+    if how == "exits":
+        sys.exit("the simulator has ended")
+    elif how == "aborts":
+        os.abort()
+    elif how == "hangs":
+        while True:
+            pass
+    elif how == "blocks":
+        threading.Event().wait()
+
+
+def initial_position(seed):
+    return np.random.default_rng(seed).uniform(-1, 1, 2).astype(np.float32)
 
 
 class PointEnv(gymnasium.Env):
     """A point in the plane that is to come near the origin. ``folder`` is for what must outlive the process."""
 
-    def __init__(self, task, folder):
-        self.task, self.folder = task, Path(folder)
+    def __init__(self, task, folder, calm=False):
+        self.task, self.folder, self.calm = task, Path(folder), calm
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (3 if task == "more-actions" else 2,), np.float32)
         self.executed = []
 
     def reset(self, *, seed=None, options=None):
-        self.wrong = seed % 4 == WRONG
+        self.wrong = seed % 4 == WRONG and not self.calm
         if self.task == "reset-fails" and self.wrong:
             raise RuntimeError("the table is gone")
-        self.position = np.random.default_rng(seed).uniform(-1, 1, 2).astype(np.float32)
+        if self.task == "leaks":
+            _LEAKED.append(np.ones(2**20))  # 8 MiB
+        self.position = initial_position(seed)
         self.steps = 0
         return self._observation(), {"initial_state": self.position.copy()}
 
@@ -67,6 +92,7 @@ class PointEnv(gymnasium.Env):
         if self.task == "dies-always" or (self.task == "dies-once" and not marker.exists()):
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        go_wrong(self.task)
 
     def _observation(self):
         state = np.concatenate([self.position, [self.steps / 10]])
@@ -80,6 +106,7 @@ class PointEnv(gymnasium.Env):
 @dataclass(frozen=True)
 class Toy(Benchmark):
     folder: str
+    calm: str = ""  # if given, nothing goes wrong
     name = "toy"
 
     def tasks(self):
@@ -88,7 +115,7 @@ class Toy(Benchmark):
     def make(self, task, render=False):
         if task == "cannot-be-made":
             raise OSError("the scene is not on this machine")
-        return PointEnv(task, self.folder)
+        return PointEnv(task, self.folder, bool(self.calm))
 
     def max_steps(self, task):
         return 12
@@ -99,6 +126,24 @@ def dies_at_start(folder, parent) -> Agent:
     if os.getpid() != int(parent):
         os.kill(os.getpid(), signal.SIGKILL)
     return load_agent(folder)
+
+
+def goes_wrong_when_loaded(how) -> Agent:
+    return go_wrong(how)
+
+
+def goes_wrong(folder, how) -> Agent:
+    """A policy that goes wrong when it sees the initial state of episode 2."""
+    agent, bad = load_agent(folder), initial_position(2)
+    plan = agent.plan
+
+    def watched(histories, tasks):
+        if any(np.array_equal(history[-1]["agent_pos"], bad) for history in histories):
+            go_wrong(how)
+        return plan(histories, tasks)
+
+    agent.plan = watched
+    return agent
 
 
 def toy_settings(trained, folder, task="reach", arms=("first", "keystone:k=4"), **given):

@@ -10,8 +10,8 @@ import keystone_robotics as keystone
 from keystone_robotics.cli import main
 from keystone_robotics.compare.find import choose
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.executors.processes import LocalProcesses
-from keystone_robotics.evaluate.worker import run_shard
 from keystone_robotics.policies import load_agent
 from keystone_robotics.records import Store
 from keystone_robotics.spec import Spec
@@ -77,16 +77,17 @@ def test_interrupted_anywhere_it_ends_with_the_same_result(toy_tune, tmp_path):
         folder.mkdir()
         shutil.copy(whole / "latency.json", folder)  # a resumed run has it; another measurement could decide otherwise
 
-        def interrupted(settings, shards):
-            nonlocal left
-            for shard in shards:
-                left -= 1
-                if left < 0:
-                    raise KeyboardInterrupt
-                yield run_shard(settings, shard)
+        class Interrupted(InProcess):
+            def __call__(self, settings, shards):
+                nonlocal left
+                for result in super().__call__(settings, shards):
+                    left -= 1
+                    if left < 0:
+                        raise KeyboardInterrupt
+                    yield result
 
         with pytest.raises(KeyboardInterrupt):
-            tune(config, folder, interrupted)
+            tune(config, folder, Interrupted())
         before = len(keys(folder / "race")) + (len(keys(folder / "confirm")) if (folder / "confirm").exists() else 0)
         resumed = tune(config, folder)
         assert resumed.new == resumed.used - before

@@ -24,7 +24,7 @@ def run(
     """Test whether B is better than A, for results of `keystone eval`, lerobot-eval and vla-eval.
 
     Prints success rates, the difference with its interval, an exact test, a sequential test and a one-line verdict. Exit code
-    0; 1 with --fail-on-regression if B is worse; 2 if the results cannot be compared.
+    0; 1 with --fail-on-regression if B is worse or one of both has only errors; 2 if the results cannot be compared.
 
     Args:
         a: folder of a `keystone eval`, LeRobot's eval_info.json, or vla-eval's …_aggregate.json.
@@ -35,7 +35,8 @@ def run(
         paired: auto pairs episodes whose initial states have equal hashes; require makes it an error if they differ; trust
             pairs by episode number where neither hashes nor seeds were recorded (LeRobot with equal --seed); no disables it.
         json_path: write all results to this file.
-        fail_on_regression: exit with 1 if the whole interval of a difference is below zero.
+        fail_on_regression: exit with 1 if the whole interval of a difference is below zero, or every compared episode of A or B
+            ended with an error.
     """
     from rich.console import Console
 
@@ -55,5 +56,5 @@ def run(
             json_path.write_text(json.dumps({"comparisons": [one.as_dict() for one in comparisons]}, indent=2) + "\n")
         except OSError as error:
             raise KeystoneError(f"cannot write {json_path}: {error.strerror}") from None
-    if fail_on_regression and any(one.regression for one in comparisons):
+    if fail_on_regression and any(one.regression or one.only_errors for one in comparisons):
         raise SystemExit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -32,11 +33,13 @@ def run(
     workers: int | None = None,
     ray: str | None = None,
     gpus: float | None = None,
+    episode_timeout: float | None = None,
     retry_errors: bool = False,
 ) -> None:
     """Roll out the same episodes with every arm, store them, and compare the arms.
 
-    After an interruption the same command resumes the run. Arms, tasks, episodes and repeats can be added later.
+    After an interruption the same command resumes the run. Arms, tasks, episodes and repeats can be added later. Exit code 0; 1
+    if every episode of an arm ended with an error; 2 if the evaluation cannot be run or was interrupted.
 
     Args:
         config: YAML file with any of the settings below (arms: a list); flags override it.
@@ -60,16 +63,26 @@ def run(
         latency: time one round at batch size 1 for the first observation of every episode (default); costs one round each.
         trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install (docs/security.md).
         out: folder of the run.
-        workers: processes on this machine (default 1), or shards at a time on Ray (default one per CPU).
+        workers: processes on this machine (default 1; 0 rolls out in this process, for debugging), or shards at a time on Ray
+            (default one per CPU).
         ray: run on a Ray cluster: "auto" finds the running one, "local" starts one here, or an address.
         gpus: fraction of a GPU per worker on Ray (default 0).
+        episode_timeout: seconds that an episode may spend in its environment, and that one round may take; then its worker is
+            killed and the episode is an error. Default: 20 times the slowest episode so far, at least 60 s; 1800 s before one
+            has ended and for rounds.
         retry_errors: roll out again the episodes that ended with an error.
     """
     for text in arm:
         Spec.parse(text)  # a wrong name is said at once, before torch is imported
     from rich.console import Console
 
-    from keystone_robotics.compare.summary import summarise, summary_table, write_summary
+    from keystone_robotics.compare.summary import (
+        arms_with_only_errors,
+        errors_line,
+        summarise,
+        summary_table,
+        write_summary,
+    )
     from keystone_robotics.evaluate.config import config_from, read_yaml
     from keystone_robotics.evaluate.executors import make_executor
     from keystone_robotics.evaluate.run import evaluate
@@ -84,7 +97,7 @@ def run(
     }  # fmt: skip
     values = read_yaml(config) if config else {}
     values.update({name: value for name, value in given.items() if value is not None})
-    executor = make_executor(workers, ray, gpus)
+    executor = make_executor(workers, ray, gpus, episode_timeout)
     settings = config_from(
         values, default_tasks(values.get("policy"), values.get("env")) if not values.get("tasks") else ()
     )
@@ -103,3 +116,8 @@ def run(
         soft_wrap=True,
         highlight=False,
     )
+    if line := errors_line(summaries):
+        console.print(f"{line}; --retry-errors repeats them", soft_wrap=True, highlight=False)
+    if broken := arms_with_only_errors(summaries):
+        sys.stderr.write(f"keystone: every episode of {', '.join(broken)} ended with an error\n")
+        raise SystemExit(1)

@@ -26,6 +26,7 @@ def run(
     workers: int | None = None,
     ray: str | None = None,
     gpus: float | None = None,
+    episode_timeout: float | None = None,
 ) -> None:
     """Find the rule, K, denoising steps, temperature and executed steps that are best for a policy, within a latency.
 
@@ -50,9 +51,11 @@ def run(
         device: of the policy, such as cpu or cuda:1; default its checkpoint's.
         allow_untrained_tasks: also tasks that the policy was not trained on.
         out: folder of the run: tune.md, tune.json, recommended.yaml, and the episodes.
-        workers: processes on this machine (default 1), or shards at a time on Ray (default one per CPU).
+        workers: as for `keystone eval`: processes on this machine (default 1; 0 rolls out in this process), or shards at a time
+            on Ray (default one per CPU).
         ray: run on a Ray cluster: "auto" finds the running one, "local" starts one here, or an address.
         gpus: fraction of a GPU per worker on Ray (default 0).
+        episode_timeout: as for `keystone eval`.
     """
     from rich.console import Console
 
@@ -71,7 +74,7 @@ def run(
         "policy": policy, "env": env, "tasks": tasks, "seed": seed, "shard": shard, "max_steps": max_steps,
         "execute": execute, "device": device, "allow_untrained_tasks": allow_untrained_tasks or None,
     }  # fmt: skip
-    executor = make_executor(workers, ray, gpus)
+    executor = make_executor(workers, ray, gpus, episode_timeout)
     limit = LatencyLimit.parse(latency)
     config = TuneConfig(config_from(given, tasks or default_tasks(policy, env)), budget, arm or DEFAULT_SPACE, limit)
     try:

@@ -120,6 +120,12 @@ class Comparison:
         return self.overall.interval[0] > 0
 
     @property
+    def only_errors(self) -> tuple[str, ...]:
+        """Which of "A" and "B" has nothing but errors: then nothing was measured."""
+        rates = (("A", self.overall.a), ("B", self.overall.b))
+        return tuple(name for name, rate in rates if rate.errors == rate.episodes)
+
+    @property
     def verdict(self) -> str:
         """One line: better, worse, or no clear difference."""
         one = self.overall

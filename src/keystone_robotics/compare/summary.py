@@ -121,6 +121,17 @@ def summary_table(summaries: Sequence[ArmSummary]) -> Table:
     return as_rich(summary_rows(summaries), "\n".join(unpaired) or None)
 
 
+def errors_line(summaries: Sequence[ArmSummary]) -> str:
+    """How many episodes ended with an error; empty if none did."""
+    errors, episodes = sum(one.errors for one in summaries), sum(one.episodes for one in summaries)
+    return f"{errors} of {episodes} episodes ended with an error; they count as failures" if errors else ""
+
+
+def arms_with_only_errors(summaries: Sequence[ArmSummary]) -> list[str]:
+    """The arms of which nothing was measured."""
+    return [one.arm for one in summaries if one.errors == one.episodes]
+
+
 def write_summary(folder: Path, summaries: Sequence[ArmSummary]) -> None:
     """Write ``summary.json`` and ``summary.md`` into the folder of a run.
 

@@ -21,7 +21,7 @@ def lines(comparison: Comparison) -> list[str]:
         f"interval of Δ: {one.interval_by}; test: {one.test}",
         _sequential(comparison),
         *_time(comparison),
-        *_errors(one),
+        *_errors(comparison),
     ]
     return [printable(line) for line in text]
 
@@ -90,7 +90,15 @@ def _time(comparison: Comparison) -> list[str]:
     return [f"{what}: {before / scale:.1f} {unit} → {after / scale:.1f} {unit}{ratio}"]
 
 
-def _errors(one: Contrast) -> list[str]:
-    if not (one.a.errors or one.b.errors):
+def _errors(comparison: Comparison) -> list[str]:
+    rates = {"A": comparison.overall.a, "B": comparison.overall.b}
+    if not any(rate.errors for rate in rates.values()):
         return []
-    return [f"errors, counted as failures: A {one.a.errors}, B {one.b.errors}"]
+    counts = ", ".join(f"{name} {rate.errors}" for name, rate in rates.items())
+    return [
+        f"errors, counted as failures: {counts}",
+        *(
+            f"all {rates[name].episodes} episodes of {name} ended with an error: nothing was measured"
+            for name in comparison.only_errors
+        ),
+    ]

@@ -22,6 +22,8 @@ from keystone_robotics.records import EpisodeRecord
 
 #: Seconds between two lines where there is no terminal.
 INTERVAL = 30.0
+#: Arms in such a line.
+SHOWN = 6
 
 
 class ProgressDisplay:
@@ -73,13 +75,17 @@ class ProgressDisplay:
             self.console.print(self.line(), soft_wrap=True, highlight=False)
 
     def line(self) -> str:
-        """Episodes done, time left, and the rate of each arm."""
+        """Episodes done, time left, and the rate of each arm; of the best ones if there are many."""
         whole = self.total * len(self.counts)
         seconds = time.monotonic() - self.begin
         new = self.done - self.before
         left = f", about {seconds / new * (whole - self.done) / 60:.0f} min left" if new else ""
-        rates = "; ".join(f"{arm} {self._rate(arm)}" for arm in self.counts)
-        return f"{self.done}/{whole} episodes{left}: {rates}"
+        shown = list(self.counts)
+        if len(shown) > SHOWN:
+            shown = sorted(shown, key=self._success, reverse=True)[:SHOWN]
+        rates = "; ".join(f"{arm} {self._rate(arm)}" for arm in shown)
+        more = f"; … and {len(self.counts) - SHOWN} more" if len(self.counts) > SHOWN else ""
+        return f"{self.done}/{whole} episodes{left}: {rates}{more}"
 
     def _count(self, episodes: Iterable[EpisodeRecord]) -> None:
         for one in episodes:
@@ -87,6 +93,10 @@ class ProgressDisplay:
                 self.counts[one.arm][0] += one.success
                 self.counts[one.arm][1] += 1
 
-    def _rate(self, arm: str) -> str:
+    def _success(self, arm: str) -> float:
+        """Share of its episodes; below zero if it has none."""
         successes, done = self.counts[arm]
-        return f"{100 * successes / done:.1f} %" if done else "–"
+        return successes / done if done else -1.0
+
+    def _rate(self, arm: str) -> str:
+        return f"{100 * self._success(arm):.1f} %" if self.counts[arm][1] else "–"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
@@ -13,7 +14,9 @@ log = logging.getLogger("keystone")
 
 @dataclass(frozen=True)
 class ShardResult:
-    """All episodes of a shard, the seconds it took, and the `weights_fingerprint` of its policy, "" if unknown."""
+    """Episodes of a shard, all of them unless fewer were asked for, the seconds they took, and the `weights_fingerprint` of the
+    policy, "" if unknown.
+    """
 
     shard: Shard
     episodes: tuple[EpisodeRecord, ...]
@@ -26,10 +29,12 @@ def shard_keys(shard: Shard) -> list[EpisodeKey]:
     return [(str(shard.arm), shard.task, shard.repeat, episode) for episode in shard.episodes]
 
 
-def failed_shard(settings: EvaluationConfig, shard: Shard, reason: str, seconds: float = 0.0) -> ShardResult:
-    """All episodes of a shard as errors: they count as failures instead of being dropped."""
-    log.error("shard failed (%s): %s", shard, reason.strip().rpartition("\n")[2])
-    episodes = tuple(
+def failed_episodes(
+    settings: EvaluationConfig, shard: Shard, numbers: Sequence[int], reason: str
+) -> tuple[EpisodeRecord, ...]:
+    """Episodes of a shard as errors: they count as failures instead of being dropped."""
+    log.error("episodes %s failed (%s): %s", ", ".join(map(str, numbers)), shard, reason.strip().rpartition("\n")[2])
+    return tuple(
         EpisodeRecord(
             arm=str(shard.arm),
             task=shard.task,
@@ -40,6 +45,5 @@ def failed_shard(settings: EvaluationConfig, shard: Shard, reason: str, seconds:
             noise_seed=settings.noise_seed(shard.repeat, shard.task, number, 0),
             error=reason,
         )
-        for number in shard.episodes
+        for number in numbers
     )
-    return ShardResult(shard, episodes, seconds)

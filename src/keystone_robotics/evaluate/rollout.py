@@ -18,12 +18,16 @@ from numpy.typing import NDArray
 
 from keystone_robotics.environments.benchmark import Array, Observation
 from keystone_robotics.errors import KeystoneError, NoValidCandidate
+from keystone_robotics.evaluate.activity import Activity
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.policies.agent import Agent
 from keystone_robotics.records import EpisodeRecord, RoundRecord
 from keystone_robotics.select import Selection
 
 log = logging.getLogger("keystone")
+
+#: What ends an episode and not the evaluation: environments and policies also call ``sys.exit()``.
+EPISODE_ERRORS = (Exception, SystemExit)
 
 
 class NonFiniteAction(ValueError):
@@ -66,7 +70,7 @@ class LiveEpisode:
         """An error inside this block ends this episode and is stored with it; the others continue."""
         try:
             yield
-        except Exception as error:
+        except EPISODE_ERRORS as error:
             self.over, self.success = True, False
             self.error = "".join(traceback.format_exception(error))
             log.warning("episode %d: %s: %s", self.number, type(error).__name__, error)
@@ -101,6 +105,7 @@ def roll_out(
     *,
     keep_rounds: bool = False,
     latency: bool = True,
+    activity: Activity | None = None,
 ) -> list[EpisodeRecord]:
     """Roll out episodes of one task from their initial states to their ends.
 
@@ -112,24 +117,27 @@ def roll_out(
         max_steps: environment steps after which an episode has failed.
         keep_rounds: keep the candidates of every round in the records.
         latency: time one round at batch size 1 for the first observation of every episode.
+        activity: is told whose code runs.
 
     Raises:
         KeystoneError: if the setup is wrong, so that every episode would fail.
     """
+    activity = activity or Activity()
     new = [episode for episode in episodes if not episode.history]
     for episode in new:
-        with episode.guarded():
+        with activity.environment(episode.number), episode.guarded():
             begin_episode(episode, agent.history)
     begun = [episode for episode in new if not episode.over]
+    planner = Planner(agent, handle, task, activity)
     if begun and not handle.engine.verified:
-        _check(agent, handle, begun, task)
+        planner.check(begun)
     if latency:
-        _measure_latency(agent, handle, begun, task)
+        planner.measure_latency(begun)
     handle.reset_history()
     while running := [episode for episode in episodes if not episode.over]:
-        planned = _plan(agent, handle, running, task)
+        planned = planner.plan(running)
         for episode, chunk, row in planned:
-            with episode.guarded():
+            with activity.environment(episode.number), episode.guarded():
                 actions = execute_chunk(episode, chunk[: agent.execute], max_steps)
                 _record(episode, row, actions if keep_rounds else None)
         handle.keep_rows([row for row, (episode, _, _) in enumerate(planned) if not episode.over])
@@ -144,57 +152,70 @@ def begin_episode(episode: LiveEpisode, history: int) -> None:
     episode.initial_state = hash_state(observation if state is None else state)
 
 
-def _check(agent: Agent, handle: Handle, episodes: Sequence[LiveEpisode], task: str) -> None:
-    """One round for the self-check that is not executed; all episodes at once, because mixed-up rows need several to show."""
-    try:
-        with handle.seeded([episode.noise_seed(0) for episode in episodes]):
-            agent.plan([episode.history for episode in episodes], [task] * len(episodes))
-    except Exception as error:  # an episode's own error recurs in its first round
-        if _is_setup_error(error):
-            raise
-    finally:
-        handle.reset_history()
+@dataclass(frozen=True)
+class Planner:
+    """Asks the policy for chunks of a task's episodes."""
 
+    agent: Agent
+    handle: Handle
+    task: str
+    activity: Activity
 
-def _measure_latency(agent: Agent, handle: Handle, episodes: Sequence[LiveEpisode], task: str) -> None:
-    """Time one round at batch size 1, as on a robot, for the first observation of every episode."""
-    warm = False
-    for episode in episodes:
+    def check(self, episodes: Sequence[LiveEpisode]) -> None:
+        """One round for the self-check that is not executed; all episodes at once: mixed-up rows need several to show."""
         try:
-            if not warm:  # the first call loads kernels, compiles and checks
-                time_round(agent, handle, episode, task)
-                warm = True
-            episode.latency_ms = time_round(agent, handle, episode, task)
-        except Exception as error:  # noqa: PERF203 (it recurs in the first round of this episode alone)
+            self._ask(episodes, 0)
+        except EPISODE_ERRORS as error:  # an episode's own error recurs in its first round
             if _is_setup_error(error):
                 raise
+        finally:
+            self.handle.reset_history()
 
+    def measure_latency(self, episodes: Sequence[LiveEpisode]) -> None:
+        """Time one round at batch size 1, as on a robot, for the first observation of every episode."""
+        warm = False
+        for episode in episodes:
+            try:
+                if not warm:  # the first call loads kernels, compiles and checks
+                    self.time_round(episode)
+                    warm = True
+                episode.latency_ms = self.time_round(episode)
+            except EPISODE_ERRORS as error:  # noqa: PERF203 (it recurs in the first round of this episode alone)
+                if _is_setup_error(error):
+                    raise
 
-def time_round(agent: Agent, handle: Handle, episode: LiveEpisode, task: str) -> float:
-    """Milliseconds of one round at batch size 1 for an episode's last observations. Nothing is executed or remembered."""
-    try:
-        with handle.seeded([episode.noise_seed(0)]):
-            begin = time.perf_counter()
-            agent.plan([episode.history], [task])
-            return 1e3 * (time.perf_counter() - begin)
-    finally:
-        handle.reset_history()
-
-
-def _plan(
-    agent: Agent, handle: Handle, running: Sequence[LiveEpisode], task: str
-) -> list[tuple[LiveEpisode, Array, _Row]]:
-    """Chunks for all running episodes. If the batch fails, each episode is planned alone, so that an error ends one episode,
-    not all; rules that use the previous chunk have none in that round and the next.
-    """
-
-    def ask(episodes: Sequence[LiveEpisode]) -> list[tuple[LiveEpisode, Array, _Row]]:
-        rounds: list[RoundEvent] = []
-        unsubscribe = handle.subscribe(rounds.append)
+    def time_round(self, episode: LiveEpisode) -> float:
+        """Milliseconds of one round at batch size 1 for an episode's last observations. Nothing is executed or remembered."""
+        begin = time.perf_counter()
         try:
-            ids = [(task, episode.repeat, episode.number) for episode in episodes]
-            with handle.seeded([episode.noise_seed(episode.rounds) for episode in episodes]), handle.for_episodes(ids):
-                chunks = agent.plan([episode.history for episode in episodes], [task] * len(episodes))
+            self._ask([episode], 0)
+            return 1e3 * (time.perf_counter() - begin)
+        finally:
+            self.handle.reset_history()
+
+    def plan(self, running: Sequence[LiveEpisode]) -> list[tuple[LiveEpisode, Array, _Row]]:
+        """Chunks for all running episodes. If the batch fails, each episode is planned alone, so that an error ends one
+        episode, not all; rules that use the previous chunk have none in that round and the next.
+        """
+        try:
+            return self._plan_batch(running)
+        except EPISODE_ERRORS as error:
+            if _is_setup_error(error):
+                raise
+            log.debug("a batch of %d episodes failed; each is planned alone in this round", len(running))
+        planned = []
+        for episode in running:
+            self.handle.reset_history()
+            with episode.guarded():
+                planned += self._plan_batch([episode])
+        self.handle.reset_history()
+        return planned
+
+    def _plan_batch(self, episodes: Sequence[LiveEpisode]) -> list[tuple[LiveEpisode, Array, _Row]]:
+        rounds: list[RoundEvent] = []
+        unsubscribe = self.handle.subscribe(rounds.append)
+        try:
+            chunks = self._ask(episodes)
         finally:
             unsubscribe()
         for episode, chunk in zip(episodes, chunks, strict=True):
@@ -202,19 +223,16 @@ def _plan(
         chosen = rounds[-1] if rounds else None
         return [(episode, chunk, _Row(chosen, row)) for row, (episode, chunk) in enumerate(zip(episodes, chunks))]
 
-    try:
-        return ask(running)
-    except Exception as error:
-        if _is_setup_error(error):
-            raise
-        log.debug("a batch of %d episodes failed; each is planned alone in this round", len(running))
-    planned = []
-    for episode in running:
-        handle.reset_history()
-        with episode.guarded():
-            planned += ask([episode])
-    handle.reset_history()
-    return planned
+    def _ask(self, episodes: Sequence[LiveEpisode], round: int | None = None) -> Array:
+        """(N, T, D) chunks, with the noise of the next round of each episode, or of this one."""
+        seeds = [one.noise_seed(one.rounds if round is None else round) for one in episodes]
+        ids = [(self.task, one.repeat, one.number) for one in episodes]
+        with (
+            self.activity.policy([one.number for one in episodes]),
+            self.handle.seeded(seeds),
+            self.handle.for_episodes(ids),
+        ):
+            return self.agent.plan([one.history for one in episodes], [self.task] * len(episodes))
 
 
 def _check_actions(episode: LiveEpisode, chunk: Array) -> None:
@@ -225,7 +243,7 @@ def _check_actions(episode: LiveEpisode, chunk: Array) -> None:
         )
 
 
-def _is_setup_error(error: Exception) -> bool:
+def _is_setup_error(error: BaseException) -> bool:
     """Whether every episode would fail alike: a failed self-check, observations of the wrong size."""
     return isinstance(error, KeystoneError) and not isinstance(error, NoValidCandidate)
 

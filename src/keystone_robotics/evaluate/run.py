@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import time
@@ -14,10 +13,10 @@ from rich.console import Console
 
 from keystone_robotics import __version__
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
-from keystone_robotics.evaluate.executors import Executor, in_process
+from keystone_robotics.evaluate.executors import Executor
+from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.progress import ProgressDisplay
 from keystone_robotics.evaluate.results import shard_keys
-from keystone_robotics.evaluate.worker import check_for_workers, checked_worker
 from keystone_robotics.files import write_file
 from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
 from keystone_robotics.policies.load import find_policy, shipped_policies
@@ -49,7 +48,7 @@ class Evaluation:
 def evaluate(
     settings: EvaluationConfig,
     folder: Path,
-    executor: Executor = in_process,
+    executor: Executor | None = None,
     console: Console | None = None,
     retry_errors: bool = False,
 ) -> Evaluation:
@@ -58,22 +57,18 @@ def evaluate(
     Args:
         settings: what to evaluate.
         folder: of the run; created if missing, resumed otherwise.
-        executor: rolls out the shards.
+        executor: rolls out the shards; default `InProcess`.
         console: for progress; None is silent.
         retry_errors: roll out again the episodes that ended with an error.
     """
-    console = console or Console(quiet=True)
+    executor, console = executor or InProcess(), console or Console(quiet=True)
     begin = time.monotonic()
-    with Store(folder) as store:
+    with Store(folder) as store, executor:
         if folder.exists():  # else there is nothing to lock, and nothing is created before the settings are checked
             store.lock()
-        if executor is in_process:
-            executor = functools.partial(in_process, worker=checked_worker(settings))
-        else:
-            check_for_workers(settings)
-        fingerprint = checkpoint_fingerprint(
-            settings.policy
-        )  # after loading: then the commit of a hub policy is cached
+        executor.check(for_workers(settings))
+        # After loading: then the commit of a hub policy is cached.
+        fingerprint = checkpoint_fingerprint(settings.policy)
         store.claim({"policy": fingerprint, **settings.identity()})
         arms = store.add_arms([str(arm) for arm in settings.arms])
         about = {**settings.as_dict(), "arms": arms, "versions": versions()}
@@ -121,7 +116,7 @@ def _wanted(store: Store, settings: EvaluationConfig) -> list[EpisodeRecord]:
     return [one for one in store.episodes() if settings.asks_for(one.task, one.repeat, one.episode)]
 
 
-def for_workers(settings: EvaluationConfig, fingerprint: str) -> EvaluationConfig:
+def for_workers(settings: EvaluationConfig, fingerprint: str | None = None) -> EvaluationConfig:
     """The configuration for other processes and machines: the policy's absolute path and the fingerprint of its files."""
     folder = find_policy(settings.policy)
     if folder is None or settings.policy in shipped_policies():

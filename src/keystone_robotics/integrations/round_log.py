@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from keystone_robotics.attachment import attach
+from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.monitor.alarm import Alarm
 from keystone_robotics.spec import Spec
@@ -16,11 +18,14 @@ from keystone_robotics.spec import Spec
 #: Keys of a round's summary with one entry per row of the batch.
 BY_ROW = ("index", "sizes", "consensus", "dispersion", "median_distance", "spread")
 
+log = logging.getLogger("keystone")
+
 
 class RoundLog:
     """A listener that appends to a file; lists hold one entry per row of the batch.
 
-    The file is opened for each line, so the log can be copied with its policy and read while it grows.
+    The file is opened for each line, so the log can be copied with its policy and read while it grows. If a line cannot be
+    written (a full disk, a folder that was removed), this is logged once and the log ends there; rounds go on.
 
     >>> import tempfile, torch, keystone_robotics as keystone
     >>> class Policy(torch.nn.Module):
@@ -38,14 +43,24 @@ class RoundLog:
     def __init__(self, path: str | Path, alarm: Alarm | None = None) -> None:
         """Append to a file; the fields of an alarm, if one is given, which must be subscribed before."""
         self.path, self.alarm = Path(path), alarm
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._ended = False
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.open("a").close()
+        except OSError as error:
+            raise KeystoneError(f"the round log {self.path} cannot be written: {error.strerror}") from None
 
     def __call__(self, event: RoundEvent, **more: Any) -> None:
         """Append the line of a round, with further entries; nothing if the policy's own code ran (K = 1)."""
-        if event.path == "own":
+        if event.path == "own" or self._ended:
             return
-        with self.path.open("a") as file:
-            file.write(json.dumps({**more, **summary(event, self.alarm)}) + "\n")
+        line = json.dumps({**more, **summary(event, self.alarm)}) + "\n"
+        try:
+            with self.path.open("a") as file:
+                file.write(line)
+        except OSError as error:
+            self._ended = True
+            log.error("KeyStone: the round log %s ends before round %d: %s", self.path, event.number, error.strerror)
 
 
 def attach_with_log(policy: Any, spec: Spec, environ: Mapping[str, str] = os.environ) -> Handle:

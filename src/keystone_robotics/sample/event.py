@@ -68,7 +68,12 @@ Listener = Callable[[RoundEvent], object]
 
 
 class Listeners:
-    """Any number of listeners. One that raises is logged and removed; the round continues."""
+    """Any number of listeners. One that raises an `Exception` is logged and removed; the round continues.
+
+    ``KeyboardInterrupt`` and ``SystemExit`` are not caught: Ctrl-C may arrive inside a listener, and an alarm may end the
+    program. The round is complete by then; its selection is ``handle.last``. Listeners run one after the other, before the
+    chunk is returned: one that blocks delays the robot, so slow work belongs in a thread of the listener's own.
+    """
 
     def __init__(self, listeners: tuple[Listener, ...] = ()) -> None:
         self._listeners: list[tuple[object, Listener]] = [(object(), one) for one in listeners]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.evaluate.rollout import LiveEpisode, begin_episode, time_round
+from keystone_robotics.evaluate.rollout import LiveEpisode, Planner, begin_episode
 from keystone_robotics.evaluate.worker import Worker
 from keystone_robotics.profiling.measure import is_out_of_memory
 from keystone_robotics.profiling.result import TOLERANCE
@@ -148,8 +148,9 @@ def _attach(worker: Worker, arm: Spec) -> float:
 
 def _time(worker: Worker, arm: Spec, episode: LiveEpisode, task: str) -> float:
     with worker.attached(arm) as handle:
-        time_round(worker.agent, handle, episode, task)  # as in a running loop: what it needs is in the caches
-        return time_round(worker.agent, handle, episode, task)
+        planner = Planner(worker.agent, handle, task, worker.activity)
+        planner.time_round(episode)  # as in a running loop: what it needs is in the caches
+        return planner.time_round(episode)
 
 
 def _refusing(refused: dict[str, str], arm: Spec, measure: Callable[[], float]) -> float | None:

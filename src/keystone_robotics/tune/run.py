@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import json
 import time
 from collections.abc import Sequence
@@ -16,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import scipy.stats  # noqa: F401  (the statistics at the end need it: fail before the first episode)
-import torch
 from rich.console import Console
 
 from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.compare.read_run import outcomes_of
-from keystone_robotics.evaluate.executors import Executor, in_process
-from keystone_robotics.evaluate.worker import checked_worker
+from keystone_robotics.evaluate.config import EvaluationConfig
+from keystone_robotics.evaluate.executors import Executor
+from keystone_robotics.evaluate.executors.in_process import InProcess
+from keystone_robotics.evaluate.run import for_workers
 from keystone_robotics.files import write_file
 from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
 from keystone_robotics.records import EpisodeRecord
@@ -30,6 +30,7 @@ from keystone_robotics.spec import Spec
 from keystone_robotics.tune.account import arm_table, best_of, finalists, more_episodes, raced_episodes
 from keystone_robotics.tune.config import TuneConfig
 from keystone_robotics.tune.entrants import all_arms, find_entrants, find_latencies
+from keystone_robotics.tune.latency import Latencies
 from keystone_robotics.tune.progress import TuneProgress
 from keystone_robotics.tune.race import Race
 from keystone_robotics.tune.result import Tuned, write_result
@@ -41,34 +42,26 @@ from keystone_robotics.tune.verdict import Chosen, decide
 RACE, CONFIRM = "race", "confirm"
 
 
-def tune(config: TuneConfig, folder: Path, executor: Executor = in_process, console: Console | None = None) -> Tuned:
+def tune(config: TuneConfig, folder: Path, executor: Executor | None = None, console: Console | None = None) -> Tuned:
     """Find the specification that is best for a policy in an environment.
 
     Args:
         config: what to tune.
         folder: of the run; created if missing, resumed otherwise. ``race`` and ``confirm`` inside it are folders that
             `keystone compare` reads.
-        executor: rolls out the episodes.
+        executor: rolls out the episodes; default `InProcess`.
         console: for progress; None is silent.
     """
-    begin, console = time.monotonic(), console or Console(quiet=True)
+    begin, executor, console = time.monotonic(), executor or InProcess(), console or Console(quiet=True)
     settings = replace(config.evaluation, arms=(POLICY_AS_IT_IS,), latency=False)
-    worker = checked_worker(settings)
-    arms = all_arms(config, worker)
-    latencies = find_latencies(folder, worker, arms, console)
-    entrants = find_entrants(config, arms, latencies, functools.partial(_say, console))
-    config.check_budget(entrants)
-    fingerprint = checkpoint_fingerprint(settings.policy)
     with contextlib.ExitStack() as stack:
-        if executor is in_process:
-            executor = functools.partial(in_process, worker=worker)
-        else:
-            del worker  # its policy must not take the memory of the workers'
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            if isinstance(executor, contextlib.AbstractContextManager):
-                stack.enter_context(executor)
+        stack.enter_context(executor)
+        # If others roll out, the policy of this process must not take the memory of theirs: it is released after this block.
+        with executor if isinstance(executor, InProcess) else InProcess() as here:
+            arms, latencies = _arms_and_latencies(here, config, settings, folder, console)
+        entrants = find_entrants(config, arms, latencies, functools.partial(_say, console))
+        config.check_budget(entrants)
+        fingerprint = checkpoint_fingerprint(settings.policy)
         progress = stack.enter_context(TuneProgress(console, config.budget))
         race = Race(groups_of(entrants), len(settings.tasks), config.race_budget, neighbours=neighbours_of(entrants))
         with Rollouts(folder / RACE, settings, executor, fingerprint, progress.add) as rollouts:
@@ -110,6 +103,17 @@ def tune(config: TuneConfig, folder: Path, executor: Executor = in_process, cons
     )
     write_result(folder, tuned)
     return tuned
+
+
+def _arms_and_latencies(
+    here: InProcess, config: TuneConfig, settings: EvaluationConfig, folder: Path, console: Console
+) -> tuple[list[Spec], Latencies]:
+    """What can be tried with the policy, and how long a round of each takes in this process."""
+    settings = for_workers(settings)
+    here.check(settings)
+    worker = here.worker(settings)
+    arms = all_arms(config, worker)
+    return arms, find_latencies(folder, worker, arms, console)
 
 
 def _run(race: Race, entrants: Sequence[Spec], rollouts: Rollouts, progress: TuneProgress) -> None:

@@ -1,58 +1,88 @@
-"""Executors roll out shards: in this process, in local processes, or on a Ray cluster. The results are the same."""
+"""Executors roll out shards: in this process (for debugging), in supervised processes of this machine, or on a Ray cluster. The
+results are the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TypeVar
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.results import ShardResult
 
-if TYPE_CHECKING:
-    from keystone_robotics.evaluate.worker import Worker
-
-#: Yields the result of every shard once, in any order.
-Executor = Callable[[EvaluationConfig, Sequence[Shard]], Iterator[ShardResult]]
-
-#: Attempts at a shard whose worker dies.
+#: Deaths of workers after which the episode that they had in common is an error.
 TRIES = 3
 
-
-def in_process(
-    settings: EvaluationConfig, shards: Sequence[Shard], worker: Worker | None = None
-) -> Iterator[ShardResult]:
-    """Roll out shards one after the other in this process, with ``worker`` if one was made already."""
-    from keystone_robotics.evaluate.worker import Worker
-
-    if not shards:
-        return
-    worker = worker or Worker(settings)
-    try:
-        for shard in shards:
-            yield worker.run(shard)
-    finally:
-        worker.close()
+E = TypeVar("E", bound="Executor")
 
 
-def make_executor(workers: int | None = None, ray: str | None = None, gpus: float | None = None) -> Executor:
+class Executor(ABC):
+    """Rolls out shards. Workers, and the policy that each has loaded, live until the call ends; within ``with executor:`` they
+    live until the block ends, so that several evaluations of a policy load it once. Blocks can be nested.
+    """
+
+    _blocks = 0
+
+    def __enter__(self: E) -> E:
+        self._blocks += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._blocks -= 1
+        if not self._blocks:
+            self.close()
+
+    @abstractmethod
+    def check(self, settings: EvaluationConfig) -> None:
+        """Check that policy, tasks and arms fit together, before anything is stored. What is loaded for that is kept.
+
+        Raises:
+            KeystoneError: if they do not fit.
+        """
+
+    @abstractmethod
+    def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
+        """Yield the result of every shard once, in any order."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the workers; called when the outermost block ends."""
+
+
+def make_executor(
+    workers: int | None = None,
+    ray: str | None = None,
+    gpus: float | None = None,
+    episode_timeout: float | None = None,
+) -> Executor:
     """Who rolls out the shards.
 
     Args:
-        workers: None is one on this machine, and one for each CPU of a Ray cluster.
+        workers: processes; None is one on this machine, and one for each CPU of a Ray cluster. 0 is this process.
         ray: address of a Ray cluster; None is this machine.
         gpus: share of a GPU for each worker on Ray.
+        episode_timeout: see `LocalProcesses`.
     """
-    if workers is not None and workers < 1:
-        raise KeystoneError(f"--workers {workers}: expected 1 or more")
+    least = 0 if ray is None else 1
+    if workers is not None and workers < least:
+        raise KeystoneError(f"--workers {workers}: expected {least} or more")
+    if workers == 0 and episode_timeout is not None:
+        raise KeystoneError("--episode-timeout needs a worker process, which can be killed: --workers 1 or more")
     if ray is not None:
         from keystone_robotics.evaluate.executors.cluster import RayCluster
 
-        return RayCluster(ray, workers, gpus or 0.0)
+        return RayCluster(ray, workers, gpus or 0.0, episode_timeout)
     if gpus is not None:
         raise KeystoneError(f"--gpus {gpus:g} is for workers on Ray: add --ray, or choose a device with --device")
-    if workers is not None and workers > 1:
-        from keystone_robotics.evaluate.executors.processes import LocalProcesses
+    if workers == 0:
+        from keystone_robotics.evaluate.executors.in_process import InProcess
 
-        return LocalProcesses(workers)
-    return in_process
+        return InProcess()
+    from keystone_robotics.evaluate.executors.processes import LocalProcesses
+
+    return LocalProcesses(workers or 1, episode_timeout)

@@ -7,44 +7,59 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
-from keystone_robotics.evaluate.executors import TRIES
-from keystone_robotics.evaluate.results import ShardResult, failed_shard
+from keystone_robotics.evaluate.executors import TRIES, Executor
+from keystone_robotics.evaluate.executors.in_process import InProcess
+from keystone_robotics.evaluate.executors.processes import LocalProcesses
+from keystone_robotics.evaluate.results import ShardResult, failed_episodes
+from keystone_robotics.named import is_reference
+from keystone_robotics.policies.load import check_device
 
 
-class RayCluster:
-    """An executor on Ray. Ray retries a shard whose worker dies, up to three attempts in all.
+class RayCluster(Executor):
+    """An executor on Ray. Each Ray worker supervises one process, as `LocalProcesses` does on this machine: episodes that hang
+    or kill it are found there. Ray itself distributes the shards, and retries those whose Ray worker or machine dies, up to
+    three attempts in all.
 
     Args:
         address: "local" starts a cluster on this machine, "auto" finds the running one, or an address. A process that is
             already connected to a cluster uses that one and stays connected.
         workers: shards that run at once; None for one per CPU of the cluster.
         gpus: fraction of a GPU per worker.
+        episode_timeout: see `LocalProcesses`.
     """
 
-    def __init__(self, address: str = "local", workers: int | None = None, gpus: float = 0.0) -> None:
-        self.address, self.workers, self.gpus = address, workers, gpus
+    def __init__(
+        self,
+        address: str = "local",
+        workers: int | None = None,
+        gpus: float = 0.0,
+        episode_timeout: float | None = None,
+    ) -> None:
+        self.address, self.workers, self.gpus, self.episode_timeout = address, workers, gpus, episode_timeout
         self._connection = contextlib.ExitStack()
 
-    def __enter__(self) -> RayCluster:
-        """Within this block the connection, and so the workers with their policy, outlive a call."""
-        self._connection.enter_context(self._connected())
-        return self
+    def check(self, settings: EvaluationConfig) -> None:
+        """The policy is loaded in this process, on the CPU if possible, and released."""
+        if settings.device is not None:
+            check_device(settings.device)
+        # A user's own function may not take a device.
+        InProcess().check(settings if is_reference(settings.policy) else replace(settings, device="cpu"))
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._connection.close()
 
     def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
         if not shards:
             return
-        with self._connected() as ray:
-            from keystone_robotics.evaluate.worker import run_shard
-
+        with self:
+            ray = self._connect()
             on_cluster = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)
-            remote = on_cluster(run_shard)
+            remote = on_cluster(_run_shard)
             resources = ray.cluster_resources()
             if resources.get("GPU", 0.0) < self.gpus:
                 raise KeystoneError(f"--gpus {self.gpus:g}: the Ray cluster has {resources.get('GPU', 0.0):g}")
@@ -55,7 +70,7 @@ class RayCluster:
                 while waiting or running:
                     while waiting and len(running) < limit:
                         shard = waiting.popleft()
-                        running[remote.remote(settings, shard)] = shard
+                        running[remote.remote(settings, shard, self.episode_timeout)] = shard
                     (done, *_), _ = ray.wait(list(running), num_returns=1)
                     shard = running.pop(done)
                     try:
@@ -63,7 +78,9 @@ class RayCluster:
                     except ray.exceptions.RayTaskError as error:
                         raise _unwrap(error) from None
                     except _deaths(ray):
-                        yield failed_shard(settings, shard, f"its Ray worker died {TRIES} times")
+                        reason = f"its Ray worker died {TRIES} times"
+                        episodes = failed_episodes(settings, shard, shard.episodes, reason)
+                        yield ShardResult(shard, episodes, 0.0)
             finally:
                 for reference in running:
                     ray.cancel(reference, force=True)
@@ -74,15 +91,14 @@ class RayCluster:
         if colon and port.isdigit():
             socket.create_connection((host, int(port)), timeout=10.0).close()
 
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[Any]:
+    def _connect(self) -> Any:
+        """Ray, connected until `close`."""
         try:
             import ray
         except ImportError:
             raise KeystoneError('--ray needs Ray: pip install "keystone-robotics[ray]"') from None
         if ray.is_initialized():
-            yield ray
-            return
+            return ray
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it warns otherwise
         options: dict[str, Any] = {
             "address": self.address,
@@ -97,17 +113,32 @@ class RayCluster:
             ray.init(**options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise KeystoneError(f"no Ray cluster at {self.address!r}: {error}") from error
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
+        self._connection.callback(ray.shutdown)
+        return ray
+
+
+_supervisor: LocalProcesses | None = None
+
+
+def _supervise(episode_timeout: float | None) -> LocalProcesses:
+    """In a Ray worker: the supervisor of its one process, which lives as long as the Ray worker."""
+    global _supervisor
+    if _supervisor is None:
+        _supervisor = LocalProcesses(1)
+        _supervisor.__enter__()
+    _supervisor.episode_timeout = episode_timeout
+    return _supervisor
 
 
 def _start(settings: EvaluationConfig) -> None:
     """In a Ray worker: load the policy."""
-    from keystone_robotics.evaluate.worker import start
+    _supervise(None).check(settings)
 
-    start(settings)
+
+def _run_shard(settings: EvaluationConfig, shard: Shard, episode_timeout: float | None) -> ShardResult:
+    """In a Ray worker: roll out a shard."""
+    (result,) = _supervise(episode_timeout)(settings, [shard])
+    return result
 
 
 def _check_start(ray: Any, begin: Any, settings: EvaluationConfig) -> None:
@@ -118,8 +149,7 @@ def _check_start(ray: Any, begin: Any, settings: EvaluationConfig) -> None:
         raise _unwrap(error) from None
     except _deaths(ray) as error:
         raise KeystoneError(
-            f"a Ray worker died {TRIES} times while loading the policy; nothing was rolled out. It may be out of memory, or an "
-            "import ends the process: see Ray's logs"
+            f"a Ray worker died {TRIES} times while starting; nothing was rolled out. It may be out of memory: see Ray's logs"
         ) from error
 
 

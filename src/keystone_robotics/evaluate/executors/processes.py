@@ -1,25 +1,22 @@
-"""Executor with processes on this machine."""
+"""Executor with supervised processes on this machine: one that dies or hangs is replaced, and the episode at fault is found."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import logging
-import multiprocessing
-import os
-import signal
-import threading
-from collections import Counter, deque
+import math
+import multiprocessing.connection
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from dataclasses import replace
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.activity import Doing
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
-from keystone_robotics.evaluate.executors import TRIES
-from keystone_robotics.evaluate.results import ShardResult, failed_shard
-from keystone_robotics.evaluate.worker import run_shard, start
+from keystone_robotics.evaluate.executors import TRIES, Executor
+from keystone_robotics.evaluate.executors.process import Failure, Job, Reply, WorkerProcess
+from keystone_robotics.evaluate.results import ShardResult, failed_episodes
+from keystone_robotics.records import EpisodeRecord
 
 log = logging.getLogger("keystone")
 
@@ -28,148 +25,199 @@ START_FAILED = (
     '`if __name__ == "__main__":`, because every worker imports the script. Otherwise the policy may not fit into memory once '
     "per worker (use fewer --workers), or an import ends the process: see what the workers printed"
 )
+RESTART_FAILED = (
+    f"worker processes died {TRIES} times in a row while loading the policy, which worked before; finished shards are stored. "
+    "It may not fit into memory once per worker: run the same command again with fewer --workers"
+)
+
+#: Seconds until a call is taken for a hang where there is nothing to go by: before the first episode has ended, for rounds (the
+#: first may compile) and for making an environment (the first may compile shaders).
+PATIENCE = 1800.0
+#: Without a limit of the user's, an episode may spend this many times what the slowest one so far spent in its environment …
+FACTOR = 20.0
+#: … and at least these seconds.
+LEAST = 60.0
+#: Seconds between two looks at the workers.
+INTERVAL = 0.25
+#: A longer time between two looks means that this process was stopped or suspended, and its workers with it.
+STOPPED = 5.0
 
 
-class LocalProcesses:
-    """An executor with several processes. If one dies, the unfinished shards are retried one at a time, which shows the shard
-    that kills its worker; after three attempts its episodes count as errors. If no worker lives long enough to load the
-    policy, a KeystoneError is raised instead.
+class LocalProcesses(Executor):
+    """An executor with worker processes.
+
+    - A worker that **dies** is replaced and its shard tried again. If that one dies too, the episodes are told apart: the one
+      whose environment ran is rolled out alone, or each half if the policy ran for several. An episode that is alone with the
+      third death is an error.
+    - A worker that **hangs** is killed. The episode whose environment ran is an error, the others are rolled out again. If the
+      policy ran for several, they are told apart as above.
+    - A worker whose **memory** grew too much is replaced between two shards.
+
+    Args:
+        workers: number of processes.
+        episode_timeout: seconds that an episode may spend in its environment (all of ``reset`` and ``step`` together), and that
+            one round may take. None: 20 times what the slowest episode so far spent in its environment, at least a minute; half
+            an hour for the first episodes and for rounds.
+        memory_growth: GiB of resident memory that a worker may add to what it had after its first shard.
     """
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self._keeps = False
-        self._kept: _Pool | None = None
-
-    def __enter__(self) -> LocalProcesses:
-        """Within this block the processes, and the policy that each has loaded, outlive a call."""
-        self._keeps = True
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._keeps = False
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
-
-    def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
-        waiting, suspects, deaths = deque(shards), deque[Shard](), Counter[Shard]()
-        # Without a lock: a killed worker could hold it for ever.
-        started = self._kept.started if self._kept else multiprocessing.get_context("spawn").RawValue(ctypes.c_bool, 0)
-        while waiting or suspects:
-            # Shards that were running when a worker died are retried one after the other, the rest run together.
-            pool, self._kept = self._kept or _Pool(1 if suspects else self.workers, started), None
-            healthy = False
-            try:
-                yield from pool.run(settings, suspects or waiting)
-                healthy = True
-            except _WorkerDied as died:
-                if not started.value:
-                    raise KeystoneError(START_FAILED) from None
-                log.warning("a worker died; retrying %d shards", len(died.unfinished))
-                for shard in died.unfinished:
-                    deaths[shard] += len(died.unfinished) == 1
-                    if deaths[shard] >= TRIES:
-                        yield failed_shard(settings, shard, f"its worker process died {TRIES} times")
-                    else:
-                        suspects.append(shard)
-            finally:
-                if healthy and self._keeps and pool.workers == self.workers:
-                    self._kept = pool
-                else:
-                    pool.close()
-
-
-class _WorkerDied(Exception):
-    """A worker process ended.
-
-    Attributes:
-        unfinished: shards submitted to workers without a result.
-    """
-
-    def __init__(self, unfinished: list[Shard]) -> None:
-        super().__init__()
-        self.unfinished = unfinished
-
-
-class _Pool:
-    """Worker processes.
-
-    Attributes:
-        workers: how many.
-        started: shared with them: whether one of them has loaded the policy.
-    """
-
-    def __init__(self, workers: int, started: Any) -> None:
-        self.workers, self.started = workers, started
-        # A fork would copy running threads and GL contexts.
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(started,))
-
-    def run(self, settings: EvaluationConfig, queue: deque[Shard]) -> Iterator[ShardResult]:
-        """Run a queue of shards; at most one shard per process leaves the queue at a time."""
-        running: dict[Future[ShardResult], Shard] = {}
-        try:
-            while queue or running:
-                while queue and len(running) < self.workers:
-                    with _ignore_sigint_in_workers():
-                        running[self._pool.submit(_run_shard, settings, queue[0])] = queue[0]
-                    queue.popleft()  # only now: submit raises if a worker died meanwhile
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    result = future.result()
-                    del running[future]
-                    yield result
-        except BrokenProcessPool:
-            finished = [future for future in running if future.done() and future.exception() is None]
-            for future in finished:
-                yield future.result()
-                del running[future]
-            raise _WorkerDied(list(running.values())) from None
+    def __init__(self, workers: int = 1, episode_timeout: float | None = None, memory_growth: float = 2.0) -> None:
+        if episode_timeout is not None and not 0 < episode_timeout < math.inf:
+            raise KeystoneError(f"--episode-timeout {episode_timeout:g}: expected seconds, more than 0")
+        self.workers, self.episode_timeout, self.memory_growth = workers, episode_timeout, memory_growth
+        self._crew: list[WorkerProcess] = []
+        self._loaded = False  # a worker has loaded the policy
+        self._failed_starts = 0  # in a row
+        self._slowest = 0.0  # seconds of an episode in its environment; 0 until one has ended
+        self._looked = 0.0
 
     def close(self) -> None:
-        """End the processes; after an error or an interrupt their results are not wanted."""
-        for process in list((self._pool._processes or {}).values()):
-            process.terminate()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._dismiss(self._crew)
+
+    def check(self, settings: EvaluationConfig) -> None:
+        """Let one worker load the policy, which it keeps, and check that policy, tasks and arms fit together. This process does
+        not load it: a GPU may not hold it twice.
+
+        Raises:
+            KeystoneError: if they do not fit, or the worker dies.
+        """
+        with self:
+            self._dismiss_the_dead()
+            if not self._crew:
+                self._crew.append(WorkerProcess())
+            outcome = self._crew[0].check(settings)
+            if isinstance(outcome, Failure):
+                self._dismiss(self._crew[:1])
+                raise KeystoneError(START_FAILED)
+            if outcome.error is not None:
+                raise outcome.error
+            self._loaded = True
+
+    def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
+        waiting = deque(Job(shard, tuple(shard.episodes)) for shard in shards)
+        done: dict[Shard, list[ShardResult]] = {shard: [] for shard in shards}
+        with self:
+            try:
+                while waiting or self._busy:
+                    self._hand_out(settings, waiting)
+                    self._wait()
+                    for process in self._busy:
+                        outcome, job, seconds = process.outcome(self._limit), process.job, process.seconds
+                        if outcome is None or job is None:
+                            continue
+                        if isinstance(outcome, Reply):
+                            episodes, again = self._finish(process, outcome), list[Job]()
+                        else:
+                            self._dismiss([process])
+                            failed, again = self._judge(job, outcome)
+                            episodes = (
+                                failed_episodes(settings, job.shard, failed, _error(outcome, job)) if failed else ()
+                            )
+                        waiting.extendleft(reversed(again))
+                        done[job.shard].append(ShardResult(job.shard, episodes, seconds))
+                        if result := _whole(done[job.shard]):
+                            yield result
+            finally:
+                self._dismiss(self._busy)  # after an error or an interrupt their results are not wanted
+
+    @property
+    def _busy(self) -> list[WorkerProcess]:
+        return [process for process in self._crew if process.job]
+
+    def _hand_out(self, settings: EvaluationConfig, waiting: deque[Job]) -> None:
+        """Give jobs to workers that wait, and start those that are missing."""
+        self._dismiss_the_dead()
+        for process in self._crew:
+            if waiting and not process.job:
+                process.give(settings, waiting.popleft())
+        while waiting and len(self._crew) < self.workers:
+            self._crew.append(WorkerProcess())
+            self._crew[-1].give(settings, waiting.popleft())
+        self._looked = time.monotonic()
+
+    def _wait(self) -> None:
+        """Until a worker has something to say, or for a moment."""
+        multiprocessing.connection.wait([one for process in self._busy for one in process.waits_for], INTERVAL)
+        gap = time.monotonic() - self._looked
+        if gap > STOPPED:
+            for process in self._busy:
+                process.allowance += gap
+
+    def _limit(self, doing: Doing) -> float:
+        """Seconds after which it is taken for a hang."""
+        if doing in (Doing.NOTHING, Doing.LOADING):
+            return math.inf
+        if doing is Doing.PREPARING:
+            return PATIENCE
+        if self.episode_timeout is not None:
+            return self.episode_timeout
+        if doing is Doing.POLICY or not self._slowest:
+            return PATIENCE
+        return max(LEAST, FACTOR * self._slowest)
+
+    def _finish(self, process: WorkerProcess, reply: Reply) -> tuple[EpisodeRecord, ...]:
+        """The episodes of a reply. A worker that has grown too much is dismissed."""
+        process.job = None
+        if reply.error is not None:
+            raise reply.error
+        assert reply.result is not None
+        self._loaded, self._failed_starts = True, 0
+        self._slowest = max(self._slowest, reply.slowest)
+        if process.first_memory is None:
+            process.first_memory = reply.memory
+        grown = (reply.memory - process.first_memory) / 2**30
+        if grown > self.memory_growth:
+            log.warning("a worker has grown by %.1f GiB and is replaced: the environment or the policy may leak", grown)
+            self._dismiss([process])
+        return reply.result.episodes
+
+    def _judge(self, job: Job, failure: Failure) -> tuple[tuple[int, ...], list[Job]]:
+        """Which episodes are at fault, and what is to be done again."""
+        note = failure.note
+        if note.doing in (Doing.NOTHING, Doing.LOADING):  # no episode's fault
+            self._failed_starts += 1
+            if not self._loaded or self._failed_starts >= TRIES:
+                raise KeystoneError(RESTART_FAILED if self._loaded else START_FAILED)
+            return (), [job]
+        self._loaded = True
+        log.warning("%s: %s", job.shard, failure.reason)
+        alone = len(job.episodes) == 1 or note.doing is Doing.PREPARING  # there is nobody, or nothing, to tell apart
+        suspect = note.episode if note.episode in job.episodes else None
+        if not failure.hung:
+            job = replace(job, deaths=job.deaths + 1)
+            if job.deaths < (TRIES if alone else 2):  # it may have been killed from outside
+                return (), [job]
+        if alone:
+            return job.episodes, []
+        if failure.hung and suspect is not None:
+            return (suspect,), job.split(suspect)[1:]
+        return (), job.split(suspect)
+
+    def _dismiss_the_dead(self) -> None:
+        """Those that died while they waited."""
+        self._dismiss([process for process in self._crew if not process.job and not process.is_alive])
+
+    def _dismiss(self, processes: Sequence[WorkerProcess]) -> None:
+        """End workers."""
+        processes = list(processes)
+        for process in processes:
+            process.request_stop()
+        for process in processes:
+            process.stop()
+            self._crew.remove(process)
 
 
-@contextlib.contextmanager
-def _ignore_sigint_in_workers() -> Iterator[None]:
-    """Processes started in this block inherit a blocked SIGINT: Ctrl-C during their imports, before `_begin`, would print a
-    traceback. This process receives it after the block.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _error(failure: Failure, job: Job) -> str:
+    """What is stored with the episode: the stack, and the reason below it, as in a traceback."""
+    deaths = job.deaths + (not failure.hung)
+    again = f" ({deaths} died with this episode)" if deaths > 1 else ""
+    return f"{failure.stack}{failure.reason}{again}"
 
 
-_started: Any = None
-
-
-def _run_shard(settings: EvaluationConfig, shard: Shard) -> ShardResult:
-    """In a worker: roll out a shard; tells the parent that the policy was loaded first."""
-    start(settings)
-    _started.value = True
-    return run_shard(settings, shard)
-
-
-def _begin(started: Any) -> None:
-    """In a worker: exit when the parent exits, even if it was killed."""
-    global _started
-    _started = started
-    os.environ["OMP_NUM_THREADS"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it too, and terminates its workers
-
-    def watch() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+def _whole(parts: Sequence[ShardResult]) -> ShardResult | None:
+    """A shard from its parts, if all are there."""
+    episodes = sorted((one for part in parts for one in part.episodes), key=lambda one: one.episode)
+    shard = parts[0].shard
+    if len(episodes) < shard.count:
+        return None
+    return ShardResult(shard, tuple(episodes), sum(part.seconds for part in parts))
