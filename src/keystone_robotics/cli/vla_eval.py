@@ -25,6 +25,8 @@ def serve(
     spec: tyro.conf.OmitArgPrefixes[SpecFlags],  # type: ignore[valid-type]
     site: str | None = None,
     rounds: str | None = None,
+    token_file: str | None = None,
+    max_message_mb: float | None = None,
     address: str | None = None,
     arg: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
 ) -> None:
@@ -39,10 +41,13 @@ def serve(
         spec: how candidates are drawn and one is selected; default execute: as many steps as the server executes.
         site: for an unsupported policy, the method that draws noise and returns chunks: _model.sample_actions.
         rounds: file to which every round appends a JSON line.
+        token_file: file with a token that requests to /config must send; without one, only this machine may change options.
+        max_message_mb: largest message of a client in MB; default 64.
         address: host:port to serve on.
         arg: further arguments of the server, KEY=VALUE; may be repeated.
     """
-    flags = {**given(spec), "site": site, "rounds": rounds}
+    server = {"site": site, "rounds": rounds, "token_file": token_file, "max_message_mb": max_message_mb}
+    flags = {**given(spec), **server}
     from keystone_robotics.integrations.vla_eval.command import read_target, serve_command, serve_environment
 
     wanted = read_target(target)

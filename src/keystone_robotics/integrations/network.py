@@ -53,7 +53,8 @@ def bears(authorization: str | None, token: str) -> bool:
     >>> bears("Bearer 0123456789abcdef", "0123456789abcdef"), bears("Bearer 0123", "0123456789abcdef"), bears(None, "0123")
     (True, False, False)
     """
-    return hmac.compare_digest((authorization or "").encode(), f"Bearer {token}".encode())
+    given = (authorization or "").encode(errors="surrogateescape")  # as HTTP servers decode what is not ASCII
+    return hmac.compare_digest(given, f"Bearer {token}".encode())
 
 
 def refuse_open_address(host: str, has_token: bool, insecure: bool) -> None:

@@ -83,8 +83,9 @@ def serve_command(
         if "=" not in arg:
             raise KeystoneError(f"--arg {arg}: expected KEY=VALUE, as for `vla-eval serve`")
     block = ServeOptions.parse(flags, target.block, environment_block()).block()
-    if "rounds" in block:
-        block["rounds"] = absolute(block["rounds"])
+    for name in ("rounds", "token_file"):
+        if name in block:
+            block[name] = absolute(block[name])
     config = _write(target)
     command = [sys.executable, "-m", "vla_eval.cli.main", "serve", "--config", str(config)]
     if address:

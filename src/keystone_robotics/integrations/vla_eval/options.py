@@ -1,4 +1,4 @@
-"""The `keystone:` block of a server's arguments: the fields of `Spec`, and two options of the server."""
+"""The `keystone:` block of a server's arguments: the fields of `Spec`, and options of the server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any
 
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.integrations.many_episodes import refuse_memory
+from keystone_robotics.select.rules.checks import number
 from keystone_robotics.spec import Spec, options, options_from_environment, spec_from
 
 #: Options of a server that are not in `Spec`.
-SERVER_OPTIONS = ("site", "rounds")
+SERVER_OPTIONS = ("site", "rounds", "token_file", "max_message_mb")
+
+DEFAULT_MAX_MESSAGE_MB = 64
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,15 @@ class ServeOptions:
         spec: how candidates are drawn and one is selected.
         site: for a policy without an adapter, the method to vectorise, as a path from the server: ``_model.sample_actions``.
         rounds: file to which every round appends a JSON line.
+        token_file: file with a token that requests to change options must send.
+        max_message_mb: largest message of a client in MB; None is 64.
     """
 
     spec: Spec = field(default_factory=Spec)
     site: str | None = None
     rounds: str | None = None
+    token_file: str | None = None
+    max_message_mb: float | None = None
 
     @classmethod
     def parse(cls, *blocks: object) -> ServeOptions:
@@ -46,11 +53,18 @@ class ServeOptions:
         layers = [_checked(block) for block in blocks]
         server = {name: layer.pop(name) for layer in reversed(layers) for name in SERVER_OPTIONS if name in layer}
         for name, value in server.items():
-            if not isinstance(value, str):
+            if name == "max_message_mb":
+                _check_size(name, value)
+            elif not isinstance(value, str):
                 raise KeystoneError(f"{name}={value!r}: expected text")
         spec = spec_from(*layers)
         refuse_memory(spec.bind())
         return cls(spec, **server)
+
+    @property
+    def max_bytes(self) -> int:
+        """Largest message of a client."""
+        return int(1e6 * (DEFAULT_MAX_MESSAGE_MB if self.max_message_mb is None else self.max_message_mb))
 
     def block(self) -> dict[str, Any]:
         """The block that parses to these options."""
@@ -77,6 +91,13 @@ def _checked(block: object) -> dict[str, Any]:
         if name not in known:
             raise KeystoneError(f"there is no option {name!r}: {nearest_name(name, known)}")
     return {name: value for name, value in block.items() if value is not None}
+
+
+def _check_size(name: str, value: object) -> None:
+    try:
+        number(name, value, above=0, most=2000)
+    except ValueError as error:
+        raise KeystoneError(str(error)) from None
 
 
 def absolute(path: str) -> str:
