@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reach_policy import ReachPolicy
 from reach_server import ReachServer
 from vla_eval.connection import Connection
 from vla_eval.model_servers.serve import serve_async
@@ -78,6 +79,7 @@ def get(port, path, host="127.0.0.1", **headers):
         ("keystone_k=many", 422, "'many': expected a whole number from 1 to 1024"),
         ("keystone_k=0", 422, "'0': expected a whole number from 1 to 1024"),
         ("keystone_k=2.5", 422, "'2.5': expected a whole number"),
+        (f"keystone_k={MAX_K + 1}", 422, "'1025': expected a whole number from 1 to 1024"),
         ("keystone_k=999999999999", 422, "'999999999999': expected a whole number from 1 to 1024"),
         (f"keystone_k={'9' * 6000}", 422, "expected a whole number from 1 to 1024"),
         ("keystone_q=8", 422, "unknown key: keystone_q"),
@@ -202,13 +204,16 @@ async def act(port, steps=1):
 def test_a_change_during_the_self_check_is_answered_at_once():
     inside, release = threading.Event(), threading.Event()
 
+    class SlowPolicy(ReachPolicy):
+        def sample(self, context, noise):
+            inside.set()
+            assert release.wait(60)
+            return super().sample(context, noise)
+
     class Slow(ReachServer):
-        def predict_batch(self, obs_batch, ctx_batch):
-            engine = self._keystone_serving.handle.engine
-            with engine.checking:  # as the first round does
-                inside.set()
-                assert release.wait(60)
-            return super().predict_batch(obs_batch, ctx_batch)
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self._brain = SlowPolicy()
 
     server = wrap_server(Slow)(keystone={"k": 4})
     with served(server) as port:
