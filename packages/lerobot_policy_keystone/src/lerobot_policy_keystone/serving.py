@@ -70,7 +70,7 @@ class GuardedServicer(services_pb2_grpc.AsyncInferenceServicer):
             instructions = read_instructions(request.data)
             path = instructions.pretrained_name_or_path
             if self.checkpoints and path not in self.checkpoints:
-                raise unpickle.RefusedPickle(f"checkpoint {path!a} is not one of --checkpoints")
+                raise KeystoneError(f"checkpoint {path!a} is not one of --checkpoints")
             data = pickle.dumps(instructions)
             return self.policy_server.SendPolicyInstructions(services_pb2.PolicySetup(data=data), context)
 
@@ -120,8 +120,8 @@ class GuardedServicer(services_pb2_grpc.AsyncInferenceServicer):
         client = SimpleNamespace(peer=lambda: peer)
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, method, request, client)
-        except unpickle.RefusedPickle as error:
-            self.policy_server.logger.warning(f"Refused a message of {peer}: {error}")
+        except KeystoneError as error:  # a refused pickle, a policy that is not supported
+            self.policy_server.logger.warning(f"Refused a call of {peer}: {error}")
             return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
 
