@@ -1,6 +1,7 @@
 """Pickles from strangers: data arrives as it was sent, and nothing that is named in one is imported or called."""
 
 import builtins
+import codecs
 import copyreg
 import functools
 import io
@@ -275,6 +276,7 @@ class audited:
 
     def __enter__(self):
         if not audited.installed:
+            codecs.lookup("raw_unicode_escape")  # Python imports its own codec for text of protocol 0
             sys.addaudithook(audited.hook)
             audited.installed = True
         audited.active = []
