@@ -247,37 +247,6 @@ def test_k_may_be_found_by_the_second_round(tmp_path, monkeypatch):
     assert server.keystone_k == server._keystone_serving.handle.k >= 1
 
 
-class Connection:
-    """Answers a request as the websocket library would."""
-
-    def respond(self, status, body):
-        return types.SimpleNamespace(status=int(status), body=json.loads(body))
-
-
-@pytest.mark.parametrize(
-    ("query", "status", "says"),
-    [
-        ("keystone_k=8", 200, "8"),
-        ("keystone_k=many", 422, "'many': expected a whole number, 1 or more"),
-        ("keystone_k=0", 422, "'0': expected a whole number, 1 or more"),
-        ("keystone_k=2.5", 422, "'2.5': expected a whole number"),
-        ("keystone_q=8", 422, "unknown key: keystone_q"),
-    ],
-)
-def test_requests_to_change_k(query, status, says):
-    server = Wrapped(keystone={"k": 4})
-    answer = serve._make_process_request(server)(Connection(), types.SimpleNamespace(path=f"/config?{query}"))
-    assert answer.status == status
-    assert says in json.dumps(answer.body)
-    assert server.keystone_k == (8 if status == 200 else 4)
-
-
-def test_a_request_to_change_k_where_keystone_is_off():
-    request = types.SimpleNamespace(path="/config?keystone_k=8")
-    answer = serve._make_process_request(Wrapped())(Connection(), request)
-    assert (answer.status, answer.body) == (422, {"errors": ["server has no attribute: keystone_k"]})
-
-
 class LoadsLate(ReachServer):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -401,6 +370,8 @@ def test_a_server_that_never_loads_a_model_says_so_when_it_is_asked():
         ({"space": {"dim": 7}}, "space has no 'dim': did you mean 'dims'"),
         ({"space": 7}, "space=7: expected an ActionSpace, or its arguments"),
         ({"site": 3}, "site=3: expected text"),
+        ({"max_message_mb": 0}, "max_message_mb=0: expected a number above 0, at most 2000"),
+        ({"token_file": "/nowhere/token"}, "token file /nowhere/token cannot be read"),
         ([16], "is not a block of options"),
     ],
 )

@@ -83,7 +83,7 @@ def test_actions_over_a_socket(tmp_path, variables, port, checkpoint):
         client = Client(port)
         client.load("smolvla", str(path), STEPS)
         chunks = [client.act(timestep) for timestep in range(2)]
-        with pytest.raises(grpc.RpcError):
+        with pytest.raises(grpc.RpcError, match="ACT is deterministic"):
             client.load("act", str(checkpoint("act")), STEPS)
     output = (tmp_path / "output.txt").read_text()
     assert server.exitcode == 0, output

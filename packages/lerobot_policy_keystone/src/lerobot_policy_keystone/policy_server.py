@@ -16,9 +16,24 @@ from lerobot_policy_keystone.options import KeystoneOptions
 
 @dataclass
 class KeystonePolicyServerConfig(PolicyServerConfig):
-    """LeRobot's, and KeyStone's options."""
+    """LeRobot's options, guards for servers on a network, and KeyStone's options."""
 
+    token_file: str | None = field(
+        default=None, metadata={"help": "File with a token that clients must send: authorization: Bearer TOKEN"}
+    )
+    insecure: bool = field(default=False, metadata={"help": "Serve a network without a token"})
+    checkpoints: list[str] = field(
+        default_factory=list, metadata={"help": "Checkpoints that clients may load; default: any"}
+    )
+    max_message_mb: float = field(default=64, metadata={"help": "Largest observation in MB"})
+    stream_timeout: float = field(default=10, metadata={"help": "Time to send an observation in seconds"})
     keystone: KeystoneOptions = field(default_factory=KeystoneOptions)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("max_message_mb", "stream_timeout"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected a number above 0")
 
 
 def main() -> None:
@@ -34,4 +49,7 @@ def main() -> None:
 
     from lerobot_policy_keystone.serving import serve
 
-    serve(config)
+    try:
+        serve(config)
+    except KeystoneError as error:
+        raise SystemExit(f"keystone-policy-server: {error}") from None

@@ -1,4 +1,4 @@
-"""The `keystone:` block of a server's arguments: the fields of `Spec`, and three options of the server."""
+"""The `keystone:` block of a server's arguments: the fields of `Spec`, and options of the server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.integrations.many_episodes import refuse_memory
+from keystone_robotics.select.rules.checks import number
 from keystone_robotics.spec import Spec, options, options_from_environment, spec_from
 
 #: Options of a server that are not in `Spec`.
-SERVER_OPTIONS = ("site", "rounds", "alarm")
+SERVER_OPTIONS = ("site", "rounds", "alarm", "token_file", "max_message_mb")
 
-#: Those that are files, and their variables.
-FILES = {"rounds": "KEYSTONE_LOG", "alarm": "KEYSTONE_ALARM"}
+#: Files that can be given as variables, too.
+VARIABLES = {"rounds": "KEYSTONE_LOG", "alarm": "KEYSTONE_ALARM"}
+DEFAULT_MAX_MESSAGE_MB = 64
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,16 @@ class ServeOptions:
         site: for a policy without an adapter, the method to vectorise, as a path from the server: ``_model.sample_actions``.
         rounds: file to which every round appends a JSON line.
         alarm: file of ``keystone monitor calibrate``; every answer then has the alarm's fields.
+        token_file: file with a token that requests to change options must send.
+        max_message_mb: largest message of a client in MB; None is 64.
     """
 
     spec: Spec = field(default_factory=Spec)
     site: str | None = None
     rounds: str | None = None
     alarm: str | None = None
+    token_file: str | None = None
+    max_message_mb: float | None = None
 
     @classmethod
     def parse(cls, *blocks: object) -> ServeOptions:
@@ -51,11 +57,18 @@ class ServeOptions:
         layers = [_checked(block) for block in blocks]
         server = {name: layer.pop(name) for layer in reversed(layers) for name in SERVER_OPTIONS if name in layer}
         for name, value in server.items():
-            if not isinstance(value, str):
+            if name == "max_message_mb":
+                _check_size(name, value)
+            elif not isinstance(value, str):
                 raise KeystoneError(f"{name}={value!r}: expected text")
         spec = spec_from(*layers)
         refuse_memory(spec.bind())
         return cls(spec, **server)
+
+    @property
+    def max_bytes(self) -> int:
+        """Largest message of a client."""
+        return int(1e6 * (DEFAULT_MAX_MESSAGE_MB if self.max_message_mb is None else self.max_message_mb))
 
     def block(self) -> dict[str, Any]:
         """The block that parses to these options."""
@@ -69,7 +82,7 @@ def environment_block(environ: Mapping[str, str] = os.environ) -> dict[str, Any]
     >>> environment_block({"KEYSTONE_K": "8", "KEYSTONE_LOG": "rounds.jsonl"})
     {'k': 8, 'rounds': 'rounds.jsonl'}
     """
-    files = {name: environ.get(variable, "").strip() for name, variable in FILES.items()}
+    files = {name: environ.get(variable, "").strip() for name, variable in VARIABLES.items()}
     return options_from_environment(environ) | {name: path for name, path in files.items() if path}
 
 
@@ -82,6 +95,13 @@ def _checked(block: object) -> dict[str, Any]:
         if name not in known:
             raise KeystoneError(f"there is no option {name!r}: {nearest_name(name, known)}")
     return {name: value for name, value in block.items() if value is not None}
+
+
+def _check_size(name: str, value: object) -> None:
+    try:
+        number(name, value, above=0, most=2000)
+    except ValueError as error:
+        raise KeystoneError(str(error)) from None
 
 
 def absolute(path: str) -> str:

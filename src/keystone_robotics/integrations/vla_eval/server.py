@@ -10,6 +10,8 @@ from vla_eval.model_servers.base import ModelServer, SessionContext
 from vla_eval.model_servers.predict import PredictModelServer
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.integrations.network import read_token
+from keystone_robotics.integrations.vla_eval.guard import candidates, install
 from keystone_robotics.integrations.vla_eval.options import ServeOptions
 from keystone_robotics.integrations.vla_eval.serving import Serving
 
@@ -29,9 +31,10 @@ class KeystoneServer:
         """
         # wrong options are reported before weights are loaded
         options = None if keystone is None else ServeOptions.parse(keystone)
+        token = read_token(options.token_file) if options and options.token_file else None
         super().__init__(*args, **kwargs)
         if options is not None:
-            self._keystone_serving = Serving(options)
+            self._keystone_serving = Serving(options, token)
             self._keystone_serving.attach(self)
 
     @property
@@ -84,6 +87,7 @@ def wrap_server(server_class: type[ModelServer]) -> type[ModelServer]:
     if issubclass(server_class, KeystoneServer):
         return server_class
     _allow_changing_k()
+    install()
     front = KeystonePredictServer if issubclass(server_class, PredictModelServer) else KeystoneServer
     namespace = {"__module__": server_class.__module__, "__doc__": server_class.__doc__}
     return type(f"KeyStone{server_class.__name__}", (front, server_class), namespace)
@@ -96,17 +100,3 @@ def _allow_changing_k() -> None:
         log.warning("KeyStone: this version of vla-eval has no _CONFIG_WHITELIST: /config?keystone_k= will not work")
         return
     changeable["keystone_k"] = candidates
-
-
-def candidates(text: str) -> int:
-    """K from the text of a request.
-
-    >>> candidates("8")
-    8
-    >>> candidates("0")
-    Traceback (most recent call last):
-    ValueError: '0': expected a whole number, 1 or more
-    """
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ValueError(f"{text!r}: expected a whole number, 1 or more")
-    return int(text)

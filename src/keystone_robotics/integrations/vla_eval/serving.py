@@ -37,10 +37,17 @@ _current_call: contextvars.ContextVar[PredictCall | None] = contextvars.ContextV
 
 
 class Serving:
-    """KeyStone's part of a wrapped server."""
+    """KeyStone's part of a wrapped server.
 
-    def __init__(self, options: ServeOptions) -> None:
+    Attributes:
+        options: the server's `keystone:` block.
+        token: what requests that change options must send, or None.
+        handle: None until the server has loaded its policy.
+    """
+
+    def __init__(self, options: ServeOptions, token: str | None = None) -> None:
         self.options = options
+        self.token = token
         self.handle: Handle | None = None
         self.alarm = Alarm.load(options.alarm) if options.alarm else None
         self._log: RoundLog | None = None
