@@ -231,6 +231,11 @@ class Store:
             for row in self._select(f"SELECT * FROM rounds WHERE {_KEY} ORDER BY round", key)  # noqa: S608
         ]
 
+    def has_rounds(self, key: EpisodeKey) -> bool:
+        """Whether rounds of an episode are stored."""
+        with self._translate_sqlite_errors():
+            return self.database.execute(f"SELECT 1 FROM rounds WHERE {_KEY} LIMIT 1", key).fetchone() is not None  # noqa: S608
+
     def _select(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Rows by column name: columns that an older schema does not have are absent."""
         with self._translate_sqlite_errors():
