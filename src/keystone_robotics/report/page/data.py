@@ -16,7 +16,7 @@ from keystone_robotics.compare.outcomes import Mode, Outcomes
 from keystone_robotics.compare.pairing import compared
 from keystone_robotics.records import EpisodeKey, Store
 from keystone_robotics.report.page.read import Runs
-from keystone_robotics.report.page.rounds import pack_rounds
+from keystone_robotics.report.page.rounds import LEVELS, pack_rounds
 
 BUDGET = 11_000_000  #: characters of packed rounds; with everything else a page stays below 15 MB
 ERROR = 2000  #: characters kept of an error, the last ones
@@ -64,6 +64,7 @@ def page_data(runs: Runs, mode: Mode = "auto", budget: int = BUDGET) -> dict[str
         "tunings": [asdict(one) for one in runs.tunings],
         "episodes": _episodes(arms, tasks),
         "rounds": rounds,
+        "levels": LEVELS,
         "left_out": left_out,
         "stored": {"episodes": len(rounds) + len(left_out), "shown": len(rounds)},
     }

@@ -3,7 +3,6 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const E = data.episodes;
-  const LEVELS = 4095; // as in rounds.py
   const SVG = "http://www.w3.org/2000/svg";
   const DASHES = ["none", "6 3", "2 3", "8 3 2 3", "1 4", "10 4"]; // clusters differ by more than their colour
   const ROWS = 100; // of episodes, until more are asked for
@@ -37,6 +36,7 @@
 
   const percent = (value) => (100 * value).toFixed(1);
   const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(100 * value).toFixed(1);
+  const whole = (value) => (Math.round(100 * value) < 0 ? "−" : "+") + Math.abs(Math.round(100 * value));
   const bounds = (interval, form) => `[${interval.map(form).join(", ")}]`;
   const pValue = (p) => (p < 0.0001 ? "< 0.0001" : p < 0.1 ? p.toPrecision(2) : p.toFixed(2));
   const fixed = (value) => (value === null ? "" : value.toFixed(2));
@@ -123,7 +123,7 @@
     const kind = (arm) => { const one = compared.get(data.arms.indexOf(arm)); return one ? one.outcome : "ref"; };
     const difference = (arm) => compared.get(data.arms.indexOf(arm));
     const columns = [
-      { title: "arm", value: (arm) => arm.name, cell: (arm) => soft(arm.name) },
+      { title: "arm", value: (arm) => arm.name, cell: (arm) => h("span", { class: "arm" }, soft(arm.name), h("span", { class: "under" }, `n = ${arm.episodes}`)) },
       { title: "success, %", value: (arm) => arm.rate, down: true, cell: (arm) => h("span", {}, percent(arm.rate),
         h("span", { class: "under" }, bounds(arm.interval, percent))) },
     ];
@@ -143,7 +143,6 @@
       { title: "time", optional: true, value: (arm) => arm.time ? arm.time.ms : null, cell: (arm) => arm.time ? h("span", {},
         duration(arm.time.ms), h("span", { class: "under" }, first.time && first.time.what === arm.time.what && arm !== first
           ? `× ${(arm.time.ms / first.time.ms).toFixed(2)}` : arm.time.what)) : "" });
-    columns.push({ title: "n", optional: true, value: (arm) => arm.episodes, cell: (arm) => String(arm.episodes) });
     if (data.arms.some((arm) => arm.errors)) columns.push(
       { title: "errors", value: (arm) => arm.errors, cell: (arm) => String(arm.errors || "") });
     const about = `Success rates with 95 % intervals${data.comparisons.length ? `; Δ is the difference to ${first.name}` : ""}`;
@@ -248,7 +247,7 @@
     });
     if (one) columns.push(
       { title: "Δ, points", down: true, value: (task) => contrast(task) ? contrast(task).difference : null, cell: (task) => contrast(task)
-        ? h("span", {}, signed(contrast(task).difference), h("span", { class: "under" }, bounds(contrast(task).interval, signed))) : "–" },
+        ? h("span", {}, signed(contrast(task).difference), h("span", { class: "under" }, bounds(contrast(task).interval, whole))) : "–" },
       { title: "worse · better", optional: true, cell: (task) => contrast(task)
         ? intervalBar(contrast(task).difference, contrast(task).interval, -reach, reach, outcome(task), 0) : "" },
       { title: "gained / lost", optional: true, value: (task) => contrast(task) && contrast(task).discordant ? contrast(task).discordant[0] - contrast(task).discordant[1] : null,
@@ -354,15 +353,15 @@
   async function decode(packed) {
     const bytes = Uint8Array.from(atob(packed.data), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const levels = new DataView(await new Response(stream).arrayBuffer());
+    const planes = new Uint8Array(await new Response(stream).arrayBuffer()); // low bytes, then high bytes
     const [R, K, T, D] = packed.shape;
     const values = new Float32Array(R * K * T * D);
-    const step = packed.low.map((low, d) => (packed.high[d] - low) / LEVELS);
+    const step = packed.low.map((low, d) => (packed.high[d] - low) / data.levels);
     for (let chunk = 0; chunk < R * K; chunk++) for (let d = 0; d < D; d++) {
       let level = 0;
       for (let t = 0; t < T; t++) {
         const place = (chunk * T + t) * D + d;
-        level += levels.getInt16(2 * place, true);
+        level += ((planes[place] | (planes[values.length + place] << 8)) << 16) >> 16; // signed
         values[place] = packed.low[d] + level * step[d];
       }
     }

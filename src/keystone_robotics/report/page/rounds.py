@@ -12,15 +12,16 @@ import numpy as np
 
 from keystone_robotics.records import RoundRecord
 
-LEVELS = 4095  #: values of a dimension are rounded to this many steps of its range: finer than a screen shows
+LEVELS = 1023  #: values of a dimension are rounded to this many steps of its range: half a pixel of the picture
 VALUES = 200_000  #: numbers of candidates kept of one episode; longer ones keep every n-th round
 
 
 def pack_rounds(rounds: Sequence[RoundRecord]) -> dict[str, Any] | None:
     """Rounds for JSON: statistics of all of them, candidates of as many as `VALUES` allows.
 
-    Candidates are (R, K, T, D) levels 0 to `LEVELS` of each dimension's range in the episode, as differences along T,
-    little-endian int16, deflated, base64: 2 to 4 bits a number for smooth chunks. Dropped candidates (label -1) are zeros.
+    Candidates are (R, K, T, D) levels 0 to `LEVELS` of each dimension's range in the episode, as differences along T. Of
+    these int16 the low bytes, then the high bytes, are deflated and in base64: 9 to 13 bits a number in all. What is not
+    finite is level 0; its candidate has the label -1.
 
     Returns:
         None if there are no rounds with candidates.
@@ -44,11 +45,12 @@ def pack_rounds(rounds: Sequence[RoundRecord]) -> dict[str, Any] | None:
     width = np.where(high > low, high - low, 1.0)
     levels = np.rint((np.where(finite, values, low) - low) / width * LEVELS).astype(np.int16)
     levels[:, :, 1:] -= levels[:, :, :-1].copy()
+    planes = levels.astype("<i2").view(np.uint8).reshape(-1, 2).T
     return {
         "shape": list(values.shape),
         "low": [float(f"{bound:.6g}") for bound in low],
         "high": [float(f"{bound:.6g}") for bound in high],
-        "data": base64.b64encode(zlib.compress(levels.astype("<i2").tobytes(), 6)).decode(),
+        "data": base64.b64encode(zlib.compress(planes.tobytes(), 6)).decode(),
         "kept": kept,
         "index": [rounds[place].index for place in kept],
         "labels": [rounds[place].labels.tolist() for place in kept],
