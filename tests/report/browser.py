@@ -76,7 +76,7 @@ class Browser:
             self.console.append(params["args"])
         elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
             self.console.append(params["entry"])
-        elif method == "Network.requestWillBeSent":
+        elif method == "Network.requestWillBeSent" and not params["request"]["url"].startswith("data:"):
             self.requests.append(params["request"]["url"])
 
     def js(self, expression):

@@ -10,7 +10,7 @@ from PIL import Image
 from runs_with_rounds import write_run_with_rounds
 
 from keystone_robotics.records import Store
-from keystone_robotics.report.page.data import page_data
+from keystone_robotics.report.page.data import Section, page_data
 from keystone_robotics.report.page.read import read_runs
 from keystone_robotics.report.page.write import write_page
 
@@ -28,7 +28,9 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     arms = {"first": (0.3, 1), "medoid:k=4": (0.5, None), "keystone:k=8": (0.9, 8)}
     run = write_run_with_rounds(folder / "run", arms, TASKS, error=HOSTILE)
-    write_page(folder / "page.html", page_data(read_runs([run])))
+    Image.new("RGB", (900, 40), "teal").save(folder / "strip.png")
+    section = Section("Mine", (HOSTILE,), folder / "strip.png", HOSTILE, "keystone eval")
+    write_page(folder / "page.html", page_data(read_runs([run]), sections=[section]))
     return folder / "page.html"
 
 
@@ -174,7 +176,7 @@ def test_hostile_names_are_text(opened):
     opened.choose("show", "all (72)")
     assert any(HOSTILE in text for text in texts(opened, "#list tbody tr"))
     assert opened.js("document.title") == opened.js("document.querySelector('h1').textContent") != "broken"
-    assert opened.js("document.querySelectorAll('img').length") == 0
+    assert opened.js("[...document.images].map((one) => [one.alt, one.naturalWidth])") == [[HOSTILE, 900]]
     assert opened.js("document.scripts.length") == 2
 
 

@@ -18,7 +18,7 @@ from keystone_robotics.cli import main
 from keystone_robotics.compare.comparison import compare
 from keystone_robotics.compare.find import read
 from keystone_robotics.records import FILE, RoundRecord, Store
-from keystone_robotics.report.page.data import BUDGET, page_data
+from keystone_robotics.report.page.data import BUDGET, Section, page_data
 from keystone_robotics.report.page.read import read_runs
 from keystone_robotics.report.page.rounds import LEVELS, VALUES, pack_rounds
 from keystone_robotics.report.page.write import as_json, render
@@ -145,6 +145,19 @@ def test_json_is_the_same_value_and_cannot_end_a_script(value):
     text = as_json(value)
     assert json.loads(text) == value
     assert not set(text) & set("<>&\u2028\u2029")
+
+
+def test_sections_of_a_caller_are_in_the_page(run, tmp_path):
+    (tmp_path / "film.gif").write_bytes(b"GIF89a")
+    section = Section("A film", ("It <moves>.",), tmp_path / "film.gif", "a robot", "keystone eval")
+    (shown,) = page_data(read_runs([run]), sections=[section])["sections"]
+    assert shown == {
+        "title": "A film",
+        "text": ("It <moves>.",),
+        "image": "data:image/gif;base64,R0lGODlh",
+        "alt": "a robot",
+        "code": "keystone eval",
+    }
 
 
 def test_several_runs_of_the_same_arms(run, tmp_path):

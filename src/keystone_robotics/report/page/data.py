@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,35 @@ BUDGET = 11_000_000  #: characters of packed rounds; with everything else a page
 ERROR = 2000  #: characters kept of an error, the last ones
 
 
-def page_data(runs: Runs, mode: Mode = "auto", budget: int = BUDGET) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Section:
+    """A section of the caller's own, before the episodes.
+
+    Attributes:
+        title: its heading.
+        text: paragraphs.
+        image: PNG or GIF to put into the page.
+        alt: what the image shows, in words.
+        code: a command for the reader.
+    """
+
+    title: str
+    text: tuple[str, ...] = ()
+    image: Path | None = None
+    alt: str = ""
+    code: str = ""
+
+
+def page_data(
+    runs: Runs, mode: Mode = "auto", budget: int = BUDGET, sections: Sequence[Section] = ()
+) -> dict[str, Any]:
     """Everything that the page shows.
 
     Args:
         runs: the arms; the others are compared with the first.
         mode: how episodes are paired.
         budget: characters of packed rounds.
+        sections: the caller's own.
     """
     arms = runs.arms
     first = set(arms[0].tasks)
@@ -62,6 +85,7 @@ def page_data(runs: Runs, mode: Mode = "auto", budget: int = BUDGET) -> dict[str
         "tasks": tasks,
         "comparisons": contrasts,
         "tunings": [asdict(one) for one in runs.tunings],
+        "sections": [{**asdict(one), "image": one.image and _data_uri(one.image)} for one in sections],
         "episodes": _episodes(arms, tasks),
         "rounds": rounds,
         "levels": LEVELS,
@@ -94,6 +118,10 @@ def headline(arms: Sequence[Outcomes], comparisons: Sequence[Comparison]) -> str
 def _barely(one: Comparison) -> bool:
     """The interval excludes zero, but the test with Holm's correction does not: `Comparison.verdict` says "but barely"."""
     return (one.improvement or one.regression) and one.overall.p_holm >= ALPHA
+
+
+def _data_uri(image: Path) -> str:
+    return f"data:image/{image.suffix.removeprefix('.')};base64,{base64.b64encode(image.read_bytes()).decode()}"
 
 
 def _rate(rate: Rate) -> dict[str, Any]:

@@ -263,6 +263,14 @@
         columns, data.tasks.map((_, number) => number))[0]));
   }
 
+  // ---- sections of the caller
+
+  function drawSections() {
+    put(byId("sections"), data.sections.map((one) => h("section", {}, h("div", { class: "bar" }, h("h2", {}, one.title)),
+      one.image ? h("img", { src: one.image, alt: one.alt }) : null, one.text.map((text) => h("p", {}, text)),
+      one.code ? h("pre", { tabindex: "0", "aria-label": "Command" }, one.code) : null)));
+  }
+
   // ---- episodes
 
   const change = new Map(); // place of an episode → "gained" or "lost", compared with the first arm
@@ -536,6 +544,7 @@
   drawAnswer();
   drawTuning();
   drawTasks();
+  drawSections();
   drawEpisodes();
   let waiting = null, before = document.documentElement.clientWidth;
   addEventListener("resize", () => {
