@@ -114,7 +114,7 @@ def test_the_budget_bounds_the_page(tmp_path):
     assert 1.1 * BUDGET < 13_000_000
 
 
-HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)>&amp;\u2028@@DATA@@ \"'"
+HOSTILE = "</script x><!--<script></script><script>alert(0)</script><img src=x onerror=alert(1)>&amp;\u2028@@DATA@@ \"'"
 
 
 class Parsed(HTMLParser):
