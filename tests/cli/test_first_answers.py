@@ -15,6 +15,7 @@ CASES = [
     (["eval", "--nonsense"], 2, "--nonsense"),
     (["profile", "x", "--spec", "kesytone"], 2, "did you mean 'keystone'?"),
     (["vla-eval", "serve", "x.py", "--k", "many"], 2, "--k=many: expected a whole number"),
+    (["report", "--help"], 0, "--arms"),
     (["--version"], 0, "keystone "),
     (["--help"], 0, "roofline"),  # every command, the study's too
     (["evla"], 2, "vla-eval"),

@@ -86,7 +86,11 @@ def test_the_products_wheel_is_small_and_holds_no_weights(wheels):
     names = names_in(wheels["product"])
     assert wheels["product"].stat().st_size < 1_000_000
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"keystone_robotics"}
-    assert {Path(name).suffix for name in names if name.startswith("keystone_robotics/")} == {".py", ".typed", ".md"}
+    others = {
+        name for name in names if name.startswith("keystone_robotics/") and Path(name).suffix not in (".py", ".md")
+    }
+    page = {f"keystone_robotics/report/page/{name}" for name in ("template.html", "page.css", "page.js")}
+    assert others == {"keystone_robotics/py.typed", *page}
     recipes = {path.name for path in (ROOT / "docs" / "recipes").glob("*.md")}
     assert {Path(name).name for name in names if name.startswith("keystone_robotics/_recipes/")} == recipes
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "eval": "keystone_robotics.cli.evaluate:run",
     "tune": "keystone_robotics.cli.tune:run",
     "compare": "keystone_robotics.cli.compare:run",
+    "report": "keystone_robotics.cli.report:run",
     "profile": "keystone_robotics.cli.profile:run",
     "monitor": "keystone_robotics.cli.monitor:run",
     "recipes": "keystone_robotics.cli.recipes:run",

@@ -58,7 +58,7 @@ def run(
         max_steps: environment steps after which an episode has failed; default the environment's.
         execute: steps of a chunk that are executed before the next round; default the policy's.
         device: of the policy, such as cpu or cuda:1; default its checkpoint's.
-        keep_rounds: store the candidates of every round.
+        keep_rounds: store the candidates of every round, which `keystone report` shows.
         allow_untrained_tasks: also evaluate tasks that the policy was not trained on.
         latency: time one round at batch size 1 for the first observation of every episode (default); costs one round each.
         trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install (docs/security.md).

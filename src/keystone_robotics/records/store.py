@@ -277,6 +277,11 @@ class Store:
                 f"{self.path} is damaged: a row of the table {table} does not hold what was stored ({error})"
             ) from None
 
+    def has_rounds(self, key: EpisodeKey) -> bool:
+        """Whether rounds of an episode are stored."""
+        with self._translate_sqlite_errors():
+            return self.database.execute(f"SELECT 1 FROM rounds WHERE {_KEY} LIMIT 1", key).fetchone() is not None  # noqa: S608
+
     def _select(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Rows by column name: columns that an older schema does not have are absent."""
         with self._translate_sqlite_errors():

@@ -1,1 +1,1 @@
-"""The figure of a profile, and the style of all figures. Needs the extra ``plot``."""
+"""The page of a run (`page`), the figure of a profile and the style of all figures; figures need the extra ``plot``."""

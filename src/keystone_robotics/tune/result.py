@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from keystone_robotics.spec import Spec
 from keystone_robotics.tables import as_markdown, from_columns
 from keystone_robotics.tune.usage import as_yaml, usage
 from keystone_robotics.tune.verdict import Verdict
+
+#: Name of the result in the folder of a tuning run, and of the folders of its episodes.
+FILE, RACE, CONFIRM = "tune.json", "race", "confirm"
 
 
 @dataclass(frozen=True)
@@ -76,18 +79,7 @@ class Tuned:
         Args:
             raced: only those that ran.
         """
-        arms = [one for one in self.arms if one.episodes or not raced]
-        return from_columns(
-            {
-                "arm": [one.arm for one in arms],
-                "success, %": ["" if one.rate is None else f"{100 * one.rate:.1f}" for one in arms],
-                "n": [str(one.episodes or "") for one in arms],
-                "one round": ["" if one.latency_ms is None else f"{one.latency_ms:.1f} ms" for one in arms],
-                "× as it is": ["" if one.latency_ratio is None else f"{one.latency_ratio:.2f}" for one in arms],
-                "errors": [str(one.errors or "") for one in arms],
-                "result": [one.fate for one in arms],
-            }
-        )
+        return arm_rows([one for one in self.arms if one.episodes or not raced])
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON. What depends on this call alone is left out: a run that was interrupted ends with the same file."""
@@ -125,12 +117,27 @@ class Tuned:
         return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def arm_rows(arms: Sequence[ArmResult]) -> list[list[str]]:
+    """A table of arms as text, heading first."""
+    return from_columns(
+        {
+            "arm": [one.arm for one in arms],
+            "success, %": ["" if one.rate is None else f"{100 * one.rate:.1f}" for one in arms],
+            "n": [str(one.episodes or "") for one in arms],
+            "one round": ["" if one.latency_ms is None else f"{one.latency_ms:.1f} ms" for one in arms],
+            "× as it is": ["" if one.latency_ratio is None else f"{one.latency_ratio:.2f}" for one in arms],
+            "errors": [str(one.errors or "") for one in arms],
+            "result": [one.fate for one in arms],
+        }
+    )
+
+
 def write_result(folder: Path, tuned: Tuned) -> None:
     """Write ``tune.json``, ``tune.md`` and ``recommended.yaml``.
 
     Raises:
         KeystoneError: if they cannot be written.
     """
-    write_file(folder / "tune.json", json.dumps(tuned.as_dict(), indent=2, ensure_ascii=False) + "\n")
+    write_file(folder / FILE, json.dumps(tuned.as_dict(), indent=2, ensure_ascii=False) + "\n")
     write_file(folder / "tune.md", tuned.markdown())
     write_file(folder / "recommended.yaml", as_yaml(tuned.recommended, tuned.verdict.headline))

@@ -33,13 +33,10 @@ from keystone_robotics.tune.entrants import all_arms, find_entrants, find_latenc
 from keystone_robotics.tune.latency import Latencies
 from keystone_robotics.tune.progress import TuneProgress
 from keystone_robotics.tune.race import Race
-from keystone_robotics.tune.result import Tuned, write_result
+from keystone_robotics.tune.result import CONFIRM, RACE, Tuned, write_result
 from keystone_robotics.tune.rollouts import Rollouts
 from keystone_robotics.tune.space import FREE, POLICY_AS_IT_IS, SEVERAL, groups_of, neighbours_of
 from keystone_robotics.tune.verdict import Chosen, decide
-
-#: Folders of the episodes.
-RACE, CONFIRM = "race", "confirm"
 
 
 def tune(config: TuneConfig, folder: Path, executor: Executor | None = None, console: Console | None = None) -> Tuned:

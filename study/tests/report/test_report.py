@@ -1,4 +1,4 @@
-"""Figures, films and the page."""
+"""Figures and films."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ from keystone_robotics.report.style import save
 from keystone_study.report.demo import pairs, separation, verdicts
 from keystone_study.report.film import BANNER, NoPicture, film_episode, save_film, save_strip
 from keystone_study.report.outcomes import draw_outcomes
-from keystone_study.report.page import Page
 
 
 def record(k=8, synthesised=False):
@@ -77,18 +76,6 @@ def test_no_picture_is_an_error_of_its_own():
 
     with pytest.raises(NoPicture, match="cannot render images: MuJoCo cannot render"):
         film_episode(Dark(), "any", 0, np.zeros((1, 1)), 1)
-
-
-def test_text_on_the_page_is_text():
-    page = Page("<b>")
-    page.heading("<h>")
-    page.text("<t>", quiet=True)
-    page.code("<c>")
-    page.table([["<1>", "n"], ["<2>", "3"]])
-    html = page.html()
-    for letter in "bhtc12":
-        assert f"&lt;{letter}&gt;" in html
-        assert f"<{letter}>" not in html.replace("<title>", "").replace("<h2>", "")
 
 
 def row(arm, episode, success, state=None):

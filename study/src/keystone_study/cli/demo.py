@@ -59,7 +59,7 @@ def run(out: Path = Path("out"), episodes: int = 20, workers: int = min(2, os.cp
         write_summary(folder, summaries)
         console.print(summary_table(summaries))
         console.print("Drawing: one round with all its candidates executed to the end, and an episode …")
-        page, problems = write_page(settings, folder, summaries, ABOUT, COMMAND)
+        page, problems = write_page(settings, folder, ABOUT, COMMAND)
     except KeyboardInterrupt:
         raise KeystoneError(
             f"interrupted; finished episodes are stored in {folder}, and the same command resumes"

@@ -1,1 +1,1 @@
-"""The page of the demo and the pictures of the paper's Figure 1: candidates, their outcomes, films of episodes."""
+"""The demo's part of its page, and the pictures of the paper's Figure 1: candidates, their outcomes, films of episodes."""

@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 
 from keystone_robotics.compare.comparison import compare
 from keystone_robotics.compare.read_run import outcomes_of
-from keystone_robotics.compare.summary import ArmSummary, summary_rows
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.evaluate.branch import Brancher
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.records import EpisodeRecord, RoundRecord, Store
+from keystone_robotics.report.page import write as report
+from keystone_robotics.report.page.data import Section, page_data
+from keystone_robotics.report.page.read import read_runs
 from keystone_robotics.report.style import save
 from keystone_study.report.film import NoPicture, film_episode, save_film, save_strip
 from keystone_study.report.outcomes import draw_outcomes
-from keystone_study.report.page import Page
 
 EVERY = 5  #: steps between two frames of the film
 TRIED = 5  #: rounds that are branched; the one in which the selection mattered most is shown
@@ -43,15 +44,12 @@ def pairs(rows: Sequence[EpisodeRecord], one: str, many: str) -> list[Pair]:
     return [Pair(row, other) for row, other in both if other and other.initial_state == row.initial_state]
 
 
-def write_page(
-    settings: EvaluationConfig, folder: Path, summaries: Sequence[ArmSummary], about: str, command: str
-) -> tuple[Path, list[str]]:
+def write_page(settings: EvaluationConfig, folder: Path, about: str, command: str) -> tuple[Path, list[str]]:
     """Write ``index.html`` and its pictures into the folder of a run.
 
     Args:
         settings: of the run; its first arm is one sample per round, its last the paper's rule, of which the pictures are.
         folder: of the run.
-        summaries: of its arms.
         about: a sentence about the policy.
         command: evaluates the reader's own policy.
 
@@ -59,40 +57,31 @@ def write_page(
         The path of the page, and what could not be rendered.
     """
     problems: list[str] = []
+    one, many = str(settings.arms[0]), str(settings.arms[-1])
     with Store(folder) as store:
         rows = [row for row in store.episodes() if settings.asks_for(row.task, row.repeat, row.episode)]
-        both = pairs(rows, str(settings.arms[0]), str(settings.arms[-1]))
+        both = pairs(rows, one, many)
         won = [pair for pair in both if pair.many.success and not pair.one.success]
         lost = [pair for pair in both if pair.one.success and not pair.many.success]
-        page = Page("Success: " + ", ".join(f"{100 * one.rate:.0f} % with {one.arm}" for one in summaries))
-        page.text(
+        setting = (
             f"{len(settings.tasks)} tasks, {settings.episodes} initial states each. All arms begin in the same states, and "
-            f"the one sample of K = 1 is among the candidates of K = 16. {about}",
-            quiet=True,
+            f"the one sample of K = 1 is among the candidates of K = 16. {about}"
         )
-        page.table(summary_rows(summaries))
-        for sentence in verdicts(rows, settings):
-            page.text(sentence)
-        page.text(
-            f"Of {len(both)} episodes, {len(won)} failed with one sample and succeeded with {settings.arms[-1]}; "
-            f"{len(lost)} the other way round; in the rest both arms agree. Intervals are 95 %, with initial states as units."
-        )
-        page.heading("By task")
-        page.table(_by_task(summaries))
+        sections = [Section("About this run", (setting, *verdicts(rows, settings)))]
         for pair in won[:1] or lost[:1]:
             rounds = store.rounds(pair.many.key)
             if rounds:
-                _add_round(page, settings, folder, pair, rounds)
+                sections.append(_round_section(settings, folder, pair, rounds))
             alone = store.rounds(pair.one.key)
+            such = f"The first of {len(won or lost)} episodes in which {many if won else one} succeeds and the other fails."
             try:
-                _add_film(page, settings, folder, pair, alone, rounds, len(won) if won else len(lost))
+                sections.append(_film_section(settings, folder, pair, alone, rounds, such))
             except NoPicture as error:
                 problems.append(str(error))
-                page.text(str(error), quiet=True)
-    page.heading("Do this with your policy")
-    page.code(command)
+                sections.append(Section(f"The same episode with both arms: {pair}", (str(error),)))
+    sections.append(Section("Do this with your policy", code=command))
     path = folder / "index.html"
-    path.write_text(page.html())
+    report.write_page(path, page_data(read_runs([folder]), sections=sections))
     return path, problems
 
 
@@ -107,13 +96,7 @@ def verdicts(rows: Sequence[EpisodeRecord], settings: EvaluationConfig) -> list[
     ]
 
 
-def _by_task(summaries: Sequence[ArmSummary]) -> list[list[str]]:
-    tasks = list(summaries[0].by_task)
-    rows = [[task, *(f"{100 * one.by_task[task]:.0f} %" for one in summaries)] for task in tasks]
-    return [["task", *(one.arm for one in summaries)], *rows]
-
-
-def _add_round(page: Page, settings: EvaluationConfig, folder: Path, pair: Pair, rounds: Sequence[RoundRecord]) -> None:
+def _round_section(settings: EvaluationConfig, folder: Path, pair: Pair, rounds: Sequence[RoundRecord]) -> Section:
     """Branch some rounds, and show the one in which the outcome depends most on the candidate's position."""
     row = pair.many
     numbers = np.unique(np.linspace(0, len(rounds) - 1, TRIED).round().astype(int)).tolist()
@@ -123,14 +106,14 @@ def _add_round(page: Page, settings: EvaluationConfig, folder: Path, pair: Pair,
     record = rounds[number]
     figure = draw_outcomes(record, branches, f"{pair}: round {number}")
     png, _ = save(figure, folder, "round")
-    page.heading("One round, and the outcome of each candidate")
-    page.image(png, "The candidates of one round as points, coloured by outcome, and their paths")
-    page.text(
+    text = (
         f"Each of the {len(branches.success)} candidates was executed from the same simulator state, then the policy continued "
         f"with one sample per round. {int(branches.success.sum())} of them led to success; the selected one "
         f"{'did' if branches.success[record.index] else 'did not'}. Of {len(tried)} branched rounds this is the one in which "
         "successes and failures are farthest apart."
     )
+    alt = "The candidates of one round as points, coloured by outcome, and their paths"
+    return Section("One round, and the outcome of each candidate", (text,), png, alt)
 
 
 def separation(candidates: NDArray[np.float32], success: NDArray[np.bool_]) -> float:
@@ -147,15 +130,14 @@ def separation(candidates: NDArray[np.float32], success: NDArray[np.bool_]) -> f
     return float(1 - within / total) if total > 0 else 0.0
 
 
-def _add_film(
-    page: Page,
+def _film_section(
     settings: EvaluationConfig,
     folder: Path,
     pair: Pair,
     alone: Sequence[RoundRecord],
     rounds: Sequence[RoundRecord],
-    such: int,
-) -> None:
+    such: str,
+) -> Section:
     benchmark = find_benchmark(settings.env)
     films = [
         film_episode(
@@ -173,6 +155,5 @@ def _add_film(
     ]
     save_film(folder / "episode.gif", films, captions)
     save_strip(folder / "episode.png", films, captions)
-    page.heading(f"The same episode with both arms: {pair}")
-    page.image(folder / "episode.gif", "; ".join(captions))
-    page.text(f"The first of {such} episodes in which the two arms differ in this direction.", quiet=True)
+    title = f"The same episode with both arms: {pair}"
+    return Section(title, (such,), folder / "episode.gif", "; ".join(captions))

@@ -1,0 +1,46 @@
+"""``keystone report``: a page of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from keystone_robotics.compare.outcomes import Mode
+
+
+def run(
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    out: Path = Path("report.html"),
+    arms: tuple[str, ...] = (),
+    paired: Mode = "auto",
+) -> None:
+    """Write one self-contained HTML page of runs: is it better, how sure, what does it cost; tasks, episodes, rounds.
+
+    The page needs no network. Rounds are in it if the run was made with `keystone eval --keep-rounds`.
+
+    Args:
+        runs: folders of `keystone eval` or `keystone tune`, LeRobot's eval_info.json, vla-eval's …_aggregate.json; all arms
+            are compared with the first arm of the first.
+        out: the file to write.
+        arms: only these arms, the one to compare with first; default all, in the runs' order.
+        paired: as in `keystone compare`; trust pairs results of LeRobot and vla-eval by episode number.
+    """
+    from rich.console import Console
+
+    from keystone_robotics.report.page.data import page_data
+    from keystone_robotics.report.page.read import read_runs
+    from keystone_robotics.report.page.write import write_page
+
+    data = page_data(read_runs(runs, arms), paired)
+    size = write_page(out, data)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(data["headline"], style="bold")
+    rounds = data["stored"]
+    kept = (
+        f"rounds of {rounds['shown']} of {rounds['episodes']} episodes"
+        if rounds["episodes"]
+        else "no rounds: keep them with `keystone eval --keep-rounds`"
+    )
+    console.print(f"wrote {out}: {size / 1e6:.1f} MB, {len(data['episodes']['arm'])} episodes, {kept}")

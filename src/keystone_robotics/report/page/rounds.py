@@ -1,0 +1,65 @@
+"""The rounds of an episode, small enough that hundreds of episodes fit into a page."""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keystone_robotics.records import RoundRecord
+
+LEVELS = 1023  #: values of a dimension are rounded to this many steps of its range: half a pixel of the picture
+VALUES = 200_000  #: numbers of candidates kept of one episode; longer ones keep every n-th round
+
+
+def pack_rounds(rounds: Sequence[RoundRecord]) -> dict[str, Any] | None:
+    """Rounds for JSON: statistics of all of them, candidates of as many as `VALUES` allows.
+
+    Candidates are (R, K, T, D) levels 0 to `LEVELS` of each dimension's range in the episode, as differences along T. Of
+    these int16 the low bytes, then the high bytes, are deflated and in base64: 9 to 13 bits a number in all. What is not
+    finite is level 0; its candidate has the label -1.
+
+    Returns:
+        None if there are no rounds with candidates.
+
+    >>> import numpy as np
+    >>> straight = np.linspace(0, 1, 5, dtype=np.float32).reshape(1, 5, 1)
+    >>> packed = pack_rounds([RoundRecord(0, 0, straight, np.zeros(1, int), 0, False, 1.0, 0.0, straight[0])])
+    >>> packed["shape"], packed["low"], packed["high"]
+    ([1, 1, 5, 1], [0.0], [1.0])
+    """
+    if not rounds or not rounds[0].candidates.size:
+        return None
+    shape = rounds[0].candidates.shape
+    every = math.ceil(len(rounds) * rounds[0].candidates.size / VALUES)
+    kept = [place for place in range(0, len(rounds), every) if rounds[place].candidates.shape == shape]
+    values = np.stack([rounds[place].candidates for place in kept]).astype(np.float64)  # (R, K, T, D)
+    finite = np.isfinite(values)
+    low = np.where(finite, values, np.inf).min((0, 1, 2))
+    high = np.where(finite, values, -np.inf).max((0, 1, 2))
+    low, high = (np.where(np.isfinite(bound), bound, 0.0) for bound in (low, high))
+    width = np.where(high > low, high - low, 1.0)
+    levels = np.rint((np.where(finite, values, low) - low) / width * LEVELS).astype(np.int16)
+    levels[:, :, 1:] -= levels[:, :, :-1].copy()
+    planes = levels.astype("<i2").view(np.uint8).reshape(-1, 2).T
+    return {
+        "shape": list(values.shape),
+        "low": [float(f"{bound:.6g}") for bound in low],
+        "high": [float(f"{bound:.6g}") for bound in high],
+        "data": base64.b64encode(zlib.compress(planes.tobytes(), 6)).decode(),
+        "kept": kept,
+        "index": [rounds[place].index for place in kept],
+        "labels": [rounds[place].labels.tolist() for place in kept],
+        "synthesised": rounds[0].synthesised,
+        "step": [one.step for one in rounds],
+        "consensus": [_rounded(one.consensus) for one in rounds],
+        "dispersion": [_rounded(one.dispersion) for one in rounds],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(float(value), 3)

@@ -1,0 +1,262 @@
+"""What `keystone report` writes, without a browser."""
+
+import base64
+import json
+import re
+import zlib
+from dataclasses import asdict
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runs_with_rounds import make_rounds, write_run_with_rounds
+
+from keystone_robotics.cli import main
+from keystone_robotics.compare.comparison import compare
+from keystone_robotics.compare.find import read
+from keystone_robotics.records import FILE, RoundRecord, Store
+from keystone_robotics.report.page.data import BUDGET, Section, page_data
+from keystone_robotics.report.page.read import read_runs
+from keystone_robotics.report.page.rounds import LEVELS, VALUES, pack_rounds
+from keystone_robotics.report.page.write import as_json, render
+from keystone_robotics.tune.result import ArmResult
+
+VLA_EVAL = Path(__file__).parents[1] / "compare" / "data" / "vla_eval.json"
+ARMS = {"first": (0.4, 1), "keystone:k=8": (0.9, 8)}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_run_with_rounds(tmp_path_factory.mktemp("run"), ARMS)
+
+
+def data_in(path):
+    return json.loads(re.search('id="data">(.*?)</script>', path.read_text(), re.DOTALL)[1])
+
+
+def unpack(packed):
+    """What page.js does."""
+    planes = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), np.uint8).reshape(2, -1)
+    levels = planes.T.copy().view("<i2").reshape(packed["shape"])
+    low, high = np.array(packed["low"]), np.array(packed["high"])
+    return low + levels.cumsum(2) * (high - low) / LEVELS
+
+
+def test_numbers_are_those_of_compare(run, tmp_path, capsys):
+    assert main(["report", str(run), "--out", str(tmp_path / "new" / "page.html")]) == 0
+    assert "keystone:k=8 is better than first" in capsys.readouterr().out
+    data = data_in(tmp_path / "new" / "page.html")
+    wanted = compare(*read(run))
+    (shown,) = data["comparisons"]
+    assert shown["difference"] == wanted.overall.difference
+    assert tuple(shown["interval"]) == wanted.overall.interval
+    assert shown["verdict"] == "keystone:k=8 is " + wanted.verdict.removeprefix("B is ")
+    assert [arm["rate"] for arm in data["arms"]] == [wanted.overall.a.rate, wanted.overall.b.rate]
+    gained, lost = wanted.overall.discordant
+    outcomes = data["episodes"]["success"]
+    assert sum(outcomes[b] - outcomes[a] > 0 for a, b in shown["flips"]) == gained
+    assert sum(outcomes[b] - outcomes[a] < 0 for a, b in shown["flips"]) == lost
+    assert {shown["tasks"][one.task]["p_holm"] for one in wanted.tasks} == {one.p_holm for one in wanted.tasks}
+
+
+@given(
+    k=st.integers(1, 5), rounds=st.integers(1, 4), steps=st.integers(1, 9), dims=st.integers(1, 4),
+    size=st.sampled_from([0.0, 1e-6, 1.0, 1e6]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_candidates_survive_packing(k, rounds, steps, dims, size, seed):
+    random = np.random.default_rng(seed)
+    given = (size * random.normal(size=(rounds, k, steps, dims))).astype(np.float32)
+    records = [RoundRecord(n, n, one, np.zeros(k, int), 0, False, 1.0, 0.0, one[0, :1]) for n, one in enumerate(given)]
+    packed = pack_rounds(records)
+    width = np.ptp(given, axis=(0, 1, 2))
+    assert (np.abs(unpack(packed) - given) <= 0.6 * width / LEVELS + 1e-5 * np.abs(given).max((0, 1, 2))).all()
+
+
+def test_candidates_that_were_dropped_do_not_spoil_the_others():
+    (one,) = make_rounds(np.random.default_rng(0), 4, rounds=1)
+    broken = one.candidates.copy()
+    broken[2, 3] = np.nan
+    broken[3] = np.inf
+    packed = pack_rounds([RoundRecord(0, 0, broken, np.array([0, 0, -1, -1]), 0, False, 1.0, 0.0, one.actions)])
+    assert np.abs(unpack(packed)[0, :2] - broken[:2]).max() < 2e-3
+
+
+def test_long_episodes_keep_some_of_their_rounds():
+    rounds = make_rounds(np.random.default_rng(0), 32, rounds=200, steps=20, dims=7)
+    packed = pack_rounds(rounds)
+    assert np.prod(packed["shape"]) <= VALUES
+    assert len(packed["kept"]) > 30
+    assert len(packed["consensus"]) == 200
+
+
+def test_a_small_budget_takes_flipped_episodes_first(run):
+    runs = read_runs([run])
+    everything = page_data(runs)
+    assert everything["stored"] == {"episodes": 31, "shown": 31}  # the one with an error has none
+    data = page_data(runs, budget=20_000)
+    flips = [place for pair in data["comparisons"][0]["flips"] for place in pair]
+    assert data["stored"]["episodes"] == 31
+    assert 0 < data["stored"]["shown"] < 31
+    assert set(data["rounds"]) <= set(flips) or set(flips) <= set(data["rounds"])
+
+
+def test_the_budget_bounds_the_page(tmp_path):
+    folder = write_run_with_rounds(tmp_path / "run", ARMS, episodes=20, dims=7)
+    budget = 200_000
+    data = page_data(read_runs([folder]), budget=budget)
+    assert 0 < data["stored"]["shown"] < data["stored"]["episodes"]
+    assert len(render(data)) - len(render({**data, "rounds": {}})) < 1.1 * budget
+    # everything but rounds: 80 episodes take below 100 kB, script and style included, so 500 with rounds stay below 15 MB
+    assert len(render({**data, "rounds": {}})) < 100_000
+    assert 1.1 * BUDGET < 13_000_000
+
+
+HOSTILE = "</script x><!--<script></script><script>alert(0)</script><img src=x onerror=alert(1)>&amp;\u2028@@DATA@@ \"'"
+
+
+class Parsed(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+
+def test_hostile_names_stay_text(tmp_path):
+    folder = write_run_with_rounds(
+        tmp_path / "run", {"first": (0.2, None), HOSTILE: (0.9, None)}, (HOSTILE, "b"), error=HOSTILE
+    )
+    page = render(page_data(read_runs([folder])))
+    plain = render({"headline": "nothing"})
+    assert Parsed(page).tags == Parsed(plain).tags
+    (tmp_path / "page.html").write_text(page)
+    data = data_in(tmp_path / "page.html")
+    assert data["arms"][1]["name"] == data["tasks"][0] == data["episodes"]["errors"][0] == HOSTILE
+    assert data["headline"] == f"{HOSTILE} is better than first"
+
+
+@given(st.recursive(st.text() | st.floats(allow_nan=False, allow_infinity=False), st.lists))
+def test_json_is_the_same_value_and_cannot_end_a_script(value):
+    text = as_json(value)
+    assert json.loads(text) == value
+    assert not set(text) & set("<>&\u2028\u2029")
+
+
+def test_sections_of_a_caller_are_in_the_page(run, tmp_path):
+    (tmp_path / "film.gif").write_bytes(b"GIF89a")
+    section = Section("A film", ("It <moves>.",), tmp_path / "film.gif", "a robot", "keystone eval")
+    (shown,) = page_data(read_runs([run]), sections=[section])["sections"]
+    assert shown == {
+        "title": "A film",
+        "text": ("It <moves>.",),
+        "image": "data:image/gif;base64,R0lGODlh",
+        "alt": "a robot",
+        "code": "keystone eval",
+    }
+
+
+def test_several_runs_of_the_same_arms(run, tmp_path):
+    other = write_run_with_rounds(tmp_path / "other", ARMS, seed=1)
+    runs = read_runs([run, other])
+    assert [arm.name for arm in runs.arms] == [f"{folder.name}: {arm}" for folder in (run, other) for arm in ARMS]
+    data = page_data(runs)
+    assert data["stored"]["episodes"] == 62
+    assert len(data["comparisons"]) == 3
+
+
+def test_results_of_another_program(tmp_path, capsys):
+    assert main(["report", str(VLA_EVAL), str(VLA_EVAL), "--out", str(tmp_path / "page.html")]) == 0
+    assert "no rounds" in capsys.readouterr().out
+    data = data_in(tmp_path / "page.html")
+    assert [arm["tool"] for arm in data["arms"]] == ["vla-eval"] * 2
+    assert data["arms"][0]["time"]["what"] == "one episode"
+    assert data["stored"] == {"episodes": 0, "shown": 0}
+
+
+def test_one_arm_is_reported_without_a_comparison(run):
+    data = page_data(read_runs([run], ["keystone:k=8"]))
+    assert data["comparisons"] == []
+    assert data["headline"].startswith("keystone:k=8: ")
+
+
+def test_arms_without_a_common_task_are_not_compared(run, tmp_path):
+    other = write_run_with_rounds(tmp_path / "other", {"medoid:k=4": (0.5, None)}, ("elsewhere",))
+    data = page_data(read_runs([run, other]))
+    assert [one["arm"] for one in data["comparisons"]] == [1]
+    assert "medoid:k=4 has no task in common with first: not compared" in data["notes"]
+
+
+TUNED = {
+    "headline": "use keystone:k=8",
+    "notes": ["a note"],
+    "finalists": [],
+    "arms": [asdict(ArmResult("keystone:k=8", 0.5, 4, 0, 5.0, 1.0, "won"))],
+}
+
+
+def test_a_tuning_run_shows_its_confirmation_and_its_race(tmp_path):
+    for name in ("race", "confirm"):
+        write_run_with_rounds(tmp_path / name, {name: (0.5, None), "b": (0.5, None)})
+    unfinished = page_data(read_runs([tmp_path]))
+    assert unfinished["arms"][0]["name"] == "race"
+    assert any("unfinished tuning run" in note for note in unfinished["notes"])
+    (tmp_path / "tune.json").write_text(json.dumps(TUNED))
+    data = page_data(read_runs([tmp_path]))
+    assert data["arms"][0]["name"] == "confirm"
+    assert data["tunings"][0]["headline"] == "use keystone:k=8"
+    assert data["tunings"][0]["rows"][1][0] == "keystone:k=8"
+
+
+def test_an_unfinished_run_says_so(run, tmp_path):
+    folder = write_run_with_rounds(tmp_path / "run", ARMS, episodes=2)
+    settings = json.loads((folder / "settings.json").read_text())
+    (folder / "settings.json").write_text(json.dumps({**settings, "episodes": 50}))
+    assert "first is unfinished: 4 of 100 episodes" in page_data(read_runs([folder]))["notes"]
+
+
+def empty(folder):
+    with Store(folder) as store:
+        store.claim({"policy": "p"})
+
+
+def broken(folder):
+    folder.mkdir()
+    (folder / FILE).write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 40)
+
+
+def half_tuned(folder):
+    write_run_with_rounds(folder / "confirm", {"a": (0.5, None)})
+    (folder / "tune.json").write_text('{"arms": 3}')
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (empty, [], "holds no episode yet"),
+        (broken, [], "is damaged or not a KeyStone database"),
+        (half_tuned, [], "is not in the format of `keystone tune`"),
+        (lambda folder: None, [], "does not exist"),
+        (lambda folder: folder.mkdir(), [], "holds no result: expected the folder of a `keystone eval`"),
+        (lambda folder: write_run_with_rounds(folder, ARMS, episodes=1), ["--arms", "frist"], "did you mean 'first'?"),
+        (lambda folder: write_run_with_rounds(folder, ARMS, episodes=1), ["--out", "."], "--out . is a folder"),
+        (lambda folder: write_run_with_rounds(folder, ARMS, episodes=1), ["--out", "/dev/null/x.html"], "cannot write"),
+    ],
+)
+def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, make, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "run")
+    assert main(["report", "run", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_no_run_is_one_line(capsys):
+    assert main(["report"]) == 2
+    assert capsys.readouterr().err.startswith("keystone: no run was given")
