@@ -66,10 +66,11 @@ def claims_table(results: Sequence[MainResult]) -> list[list[str]]:
     rows = [["claim", "difference, points", "policies above zero", "time of a step"]]
     for one in pooled(results):
         low, high = (100 * bound for bound in one.interval)
+        interval = f" [{low:+.1f}, {high:+.1f}]" if one.policies > 1 else ""  # one policy says nothing about others
         rows.append(
             [
                 one.text,
-                f"{100 * one.value:+.1f} [{low:+.1f}, {high:+.1f}]",
+                f"{100 * one.value:+.1f}{interval}",
                 f"{one.positive} of {one.policies}",
                 f"× {one.cost:.2f}",
             ]
