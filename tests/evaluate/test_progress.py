@@ -32,3 +32,13 @@ def test_stored_and_new_episodes_are_counted_per_arm(terminal, monkeypatch):
     printed = console.file.getvalue()
     assert "keystone:k=16" in printed
     assert ("6/8 episodes" in printed) == (not terminal)
+
+
+def test_of_many_arms_the_line_shows_the_best():
+    names = [f"keystone:k={k}" for k in range(2, 102)]
+    settings = EvaluationConfig("p", "e", ("a",), 4, arms=tuple(map(Spec.parse, names)))
+    stored = [one for name in names[-3:] for one in episodes(name, True, name != names[-3])]
+    line = ProgressDisplay(Console(file=io.StringIO()), settings, stored + episodes(names[0], False)).line()
+    rates = line.partition(": ")[2].split("; ")
+    assert rates[:4] == [f"{names[-2]} 100.0 %", f"{names[-1]} 100.0 %", f"{names[-3]} 50.0 %", f"{names[0]} 0.0 %"]
+    assert rates[4:] == [f"{names[1]} –", f"{names[2]} –", "… and 94 more"]

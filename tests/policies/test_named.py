@@ -116,3 +116,16 @@ def test_a_yaml_file_runs_no_shell_command(mine, capsys):
         assert main(["eval", "run.yaml", "--out", "out"]) == 2
         assert "was not called" in capsys.readouterr().err
     assert not mine.exists()
+
+
+def test_a_module_or_function_that_exits_is_one_error(tmp_path, monkeypatch):
+    (tmp_path / "exits_at_import.py").write_text("import sys\nsys.exit('no display')\n")
+    (tmp_path / "exits_when_called.py").write_text(
+        "import sys\nfrom keystone_robotics import factory\n@factory\ndef make():\n    sys.exit('no display')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeystoneError, match="exits_at_import cannot be imported: SystemExit: no display"):
+        make_named("exits_at_import:make", Benchmark)
+    with pytest.raises(KeystoneError, match="exits_when_called:make failed: SystemExit: no display"):
+        make_named("exits_when_called:make", Benchmark)

@@ -149,7 +149,8 @@ def test_budgets_and_spaces_that_make_no_sense(toy_tune, tmp_path, given, says):
         (["--arm", "first:seed=1|2"], "seed is the evaluation's"),
         (["--arm", "fist"], "did you mean 'first'"),
         (["--latency", "slow"], "--latency slow: expected a multiple"),
-        (["--workers", "0"], "--workers 0"),
+        (["--workers", "-1"], "--workers -1: expected 0 or more"),
+        (["--episode-timeout", "0"], "--episode-timeout 0: expected seconds"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_made(tmp_path, capsys, flags, says):
