@@ -118,7 +118,7 @@ def test_figure_2_is_measured_on_one_policy_of_each_class(tmp_path, monkeypatch)
     [
         (["main", "--workloads", "push"], "did you mean 'pusht'"),
         (["figure1", "--workloads", "pusht"], "has a workload of its own"),
-        (["main", "--workers", "0"], "expected 1 or more"),
+        (["main", "--workers", "-1"], "expected 0"),
     ],
 )
 def test_what_is_wrong_is_said(args, says, tmp_path, capsys):

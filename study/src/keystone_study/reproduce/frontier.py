@@ -29,7 +29,13 @@ def draw_frontier(results: Sequence[MainResult]) -> Figure:
     for ax, result in zip(axes, results, strict=True):
         _panel(ax, result)
     axes[0].set_ylabel("success, %", color=QUIET)
-    axes[0].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.legend(
+        *axes[0].get_legend_handles_labels(),
+        frameon=False,
+        fontsize=9,
+        loc="outside lower center",
+        ncols=min(4, 2 * len(axes)),
+    )
     return figure
 
 
@@ -54,34 +60,12 @@ def _panel(ax: Axes, result: MainResult) -> None:
     low, high = (100 * bound for bound in first.rate.interval)
     ax.errorbar(first.per_step, 100 * first.rate.rate, [[100 * first.rate.rate - low], [high - 100 * first.rate.rate]],
                 fmt="o", color=INK, markersize=7, capsize=3)  # fmt: skip
-    ax.annotate(
-        "policy as it is",
-        (first.per_step, 100 * first.rate.rate),
-        (6, -12),
-        textcoords="offset points",
-        fontsize=8,
-        color=INK,
-    )
-    best = line[-1]
-    ax.annotate(
-        _label(best.name),
-        (best.per_step, 100 * best.rate.rate),
-        (0, 7),
-        textcoords="offset points",
-        fontsize=8,
-        color=INK,
-        ha="center",
-    )
-    free = result.arm(result.choices[FREE].arm)
+    best, free = line[-1], result.arm(result.choices[FREE].arm)
+    _name(ax, first, "policy as it is", (-8, -3), "right", INK)
+    _name(ax, best, _label(best.name), (0, 8), "center", INK)
     if free is not best:
-        ax.annotate(
-            "best free change",
-            (free.per_step, 100 * free.rate.rate),
-            (6, -4),
-            textcoords="offset points",
-            fontsize=8,
-            color=QUIET,
-        )
+        _name(ax, free, "best free change", (8, -3), "left", QUIET)
+    ax.margins(0.08, 0.12)
     ax.set_xscale("log")
     ax.set_xticks([0.25, 0.5, 1, 2], ["¼", "½", "1", "2"])
     ax.minorticks_off()
@@ -89,6 +73,18 @@ def _panel(ax: Axes, result: MainResult) -> None:
     ax.set_title(result.workload.title, fontsize=10, color=INK)
     ax.set_xlabel("time of an executed step, policy as it is = 1", color=QUIET)
     ax.grid(axis="y", color=INK, alpha=0.08)
+
+
+def _name(ax: Axes, arm: Arm, text: str, offset: tuple[int, int], align: str, colour: str) -> None:
+    ax.annotate(
+        text,
+        (arm.per_step, 100 * arm.rate.rate),
+        offset,
+        textcoords="offset points",
+        ha=align,
+        fontsize=8,
+        color=colour,
+    )
 
 
 def frontier(arms: Sequence[Arm]) -> list[Arm]:
