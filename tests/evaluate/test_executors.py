@@ -14,6 +14,7 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.evaluate.run import evaluate
+from keystone_robotics.records import Store
 from toy import summaries, table
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -33,6 +34,12 @@ def test_two_processes_give_the_same_rows(toy, tmp_path):
     assert summaries(one) == summaries(two)
     assert (one.new, two.new) == (24, 24)
     assert not workers()
+    weights = []
+    for name in ("one", "two"):
+        with Store(tmp_path / name) as store:
+            weights.append(store.noted("weights"))
+    assert weights[0]
+    assert weights[0] == weights[1]  # an alarm that is calibrated on the run is for these weights
 
 
 def test_within_a_block_the_processes_outlive_a_call(toy):

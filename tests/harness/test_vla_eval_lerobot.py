@@ -6,7 +6,6 @@ from vla_eval.model_servers.base import SessionContext
 from vla_eval.model_servers.lerobot import LeRobotModelServer
 
 from keystone_robotics.integrations.vla_eval import wrap_server
-from keystone_robotics.sample.selector import Selector
 from tiny import build
 from tiny.checkpoint import env_features, save_checkpoint
 
@@ -17,14 +16,13 @@ OBSERVATION = {
 }
 
 
-def test_a_lerobot_checkpoint_behind_vla_evals_server(tmp_path, monkeypatch):
+def test_a_lerobot_checkpoint_behind_vla_evals_server(tmp_path):
     save_checkpoint(build("smolvla", **env_features("pusht")), tmp_path)
     common = {"policy_type": "smolvla", "checkpoint": str(tmp_path), "device": "cpu", "chunk_size": 3}
     server = wrap_server(LeRobotModelServer)(**common, keystone={"k": 4})
     counted = []
     handle = server._keystone_serving.handle
-    space_of = Selector._space
-    monkeypatch.setattr(Selector, "_space", lambda *args: counted.append(space_of(*args)) or counted[-1])
+    handle.subscribe(lambda event: counted.append(event.space))
     context = SessionContext("session", "episode")
 
     answer = server.predict(OBSERVATION, context)

@@ -90,7 +90,7 @@ values = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.tuples(inner, inner)
-        | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=4)
+        | st.dictionaries(st.text(max_size=5) | st.integers(-(2**31) + 1, 2**31 - 1), inner, max_size=4)
         | st.builds(Sample, st.just(Kind.STATE), st.dictionaries(st.text(max_size=5), inner, max_size=3))
     ),
     max_leaves=12,
@@ -183,6 +183,7 @@ def nested(levels: int) -> bytes:
     [
         (nested(30) + b".", "more than 100000 values"),
         (b"\x80\x04}" + nested(60)[2:] + b"Ns.", "key of type tuple"),
+        (pickle.dumps({2**61 - 1: 0}), "a small int"),  # many such keys have the same hash
         (b"\x80\x04]\x94h\x00a.", "nested more than"),
         (b"\x80\x04" + b"]" * 200_000 + b".", "more than 100000 operations"),
         (b"\x80\x04" + b"]" * 50 + b"a" * 49 + b".", "nested more than 32 levels"),

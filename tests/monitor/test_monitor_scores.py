@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.monitor import SCORES
 from keystone_robotics.monitor.overlap import overlap
+from keystone_robotics.monitor.run import score_rounds
 from keystone_robotics.monitor.scores import find_score
-from keystone_robotics.select import ActionSpace
+from keystone_robotics.records import RoundRecord
+from keystone_robotics.select import ActionSpace, select
 
 WITHIN = ["dispersion", "core-dispersion", "variance", "ace"]
 BETWEEN = ["stac", "stac-single", "overlap-distance", "overlap-energy"]
@@ -157,3 +159,23 @@ def test_rotations_are_compared_as_rotations_and_left_out_where_they_are_relativ
 def test_an_unknown_score_names_the_nearest():
     with pytest.raises(KeystoneError, match="did you mean 'stac'"):
         find_score("stak")
+
+
+def test_a_score_that_is_asked_for_twice_is_computed_once():
+    """Two alarms of one run may have the same score."""
+    chunks = cloud(np.random.default_rng(0)).astype(np.float32)
+    selection = select(chunks)
+    record = RoundRecord(
+        0,
+        0,
+        chunks,
+        selection.labels,
+        selection.index,
+        False,
+        selection.consensus,
+        0.0,
+        chunks[0],
+        selection.dispersion,
+    )
+    score = SCORES["dispersion"]
+    assert len(score_rounds([record, record], [score, score])["dispersion"]) == 2

@@ -308,7 +308,7 @@ def test_arguments_that_make_no_sense(given, message, timed):
         ({"observation": OBSERVATION, "batch": 2}, "for a policy given by name"),
         ({"policy": "metaworld-mixed", "observation": OBSERVATION}, "comes with its observation"),
         ({"policy": "metaworld-mixt"}, "did you mean 'metaworld-mixed'"),
-        ({"policy": "fractions:Fraction"}, "is 'Fraction': expected builtins.tuple"),
+        ({"policy": "fractions:Fraction"}, "fractions:Fraction was not called"),
         ({"policy": "sys:version_info"}, "returns 5 things: expected the policy and an observation for it"),
     ],
 )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -240,6 +241,16 @@ def test_reading_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "READING_SECONDS", 0.1)
     with Store(tmp_path) as store, pytest.raises(KeystoneError, match="was not read within 0 s"):
         store._select(ENDLESS)
+
+
+def test_the_limit_is_for_a_query_and_not_for_the_time_between_queries(tmp_path, monkeypatch):
+    claimed(tmp_path, ONE).close()
+    monkeypatch.setattr(store_module, "READING_SECONDS", 0.2)
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)"
+    with Store(tmp_path) as store:
+        store.episodes()
+        time.sleep(0.3)
+        assert store._select(f"{numbers} SELECT count(*) AS all_of FROM n") == [{"all_of": 60000}]
 
 
 def test_a_store_that_is_not_claimed_does_not_write(tmp_path):

@@ -22,6 +22,7 @@ def run(
     execute: int | None = None,
     device: str | None = None,
     allow_untrained_tasks: bool = False,
+    trust_remote_code: bool = False,
     out: Path = Path("out/tune"),
     workers: int | None = None,
     ray: str | None = None,
@@ -50,6 +51,7 @@ def run(
         execute: steps of a chunk that are executed before the next round; default the policy's.
         device: of the policy, such as cpu or cuda:1; default its checkpoint's.
         allow_untrained_tasks: also tasks that the policy was not trained on.
+        trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install (docs/security.md).
         out: folder of the run: tune.md, tune.json, recommended.yaml, and the episodes.
         workers: as for `keystone eval`: processes on this machine (default 1; 0 rolls out in this process), or shards at a time
             on Ray (default one per CPU).
@@ -73,6 +75,7 @@ def run(
     given = {
         "policy": policy, "env": env, "tasks": tasks, "seed": seed, "shard": shard, "max_steps": max_steps,
         "execute": execute, "device": device, "allow_untrained_tasks": allow_untrained_tasks or None,
+        "trust_remote_code": trust_remote_code or None,
     }  # fmt: skip
     executor = make_executor(workers, ray, gpus, episode_timeout)
     limit = LatencyLimit.parse(latency)

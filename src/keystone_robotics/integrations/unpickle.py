@@ -335,8 +335,11 @@ def _container(value: Any, kind: type) -> Any:
 
 def _set_items(target: dict[Any, Any], items: list[Any]) -> None:
     for key, value in zip(items[::2], items[1::2], strict=True):
-        if not isinstance(key, (str, int)):  # the hash of nested tuples takes exponential time
-            raise RefusedPickle(f"the pickle has a dict with a key of type {type(key).__name__}: expected str or int")
+        # The hash of nested tuples takes exponential time, and large numbers can be chosen to have the same hash.
+        if not (isinstance(key, str) or (isinstance(key, int) and abs(key) < 2**31)):
+            raise RefusedPickle(
+                f"the pickle has a dict with a key of type {type(key).__name__}: expected str or a small int"
+            )
         target[key] = value
 
 

@@ -79,7 +79,7 @@ class RunScores:
 
 def score_rounds(rounds: Sequence[RoundRecord], scores: Iterable[Score]) -> dict[str, Floats]:
     """The scores of one episode's rounds, by name."""
-    wanted = list(scores)
+    wanted = list(dict.fromkeys(scores))
     found: dict[str, list[float]] = {score.name: [] for score in wanted}
     before: Observed | None = None
     for record in rounds:

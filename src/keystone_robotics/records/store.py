@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import io
 import json
+import math
 import sqlite3
 import time
 import zlib
@@ -55,6 +56,7 @@ class Store:
         self.path = folder / FILE
         self._lock: FolderLock | None = None
         self._database: sqlite3.Connection | None = None
+        self._reads_until = math.inf  # of the query that runs
 
     def __enter__(self) -> Store:
         return self
@@ -124,8 +126,7 @@ class Store:
         if self._lock is None:
             # Not mode=ro: what a killed process left in its journal must be rolled back first.
             database.execute("PRAGMA query_only = ON")
-            end = time.monotonic() + READING_SECONDS
-            database.set_progress_handler(lambda: time.monotonic() > end, 100_000)
+            database.set_progress_handler(lambda: time.monotonic() > self._reads_until, 100_000)
         return database
 
     def _is_empty(self) -> bool:
@@ -156,6 +157,7 @@ class Store:
     @contextlib.contextmanager
     def _translate_sqlite_errors(self) -> Iterator[None]:
         """SQLite's errors as a KeystoneError that says what to do."""
+        self._reads_until = time.monotonic() + READING_SECONDS
         try:
             yield
         except schema.UnknownVersion as error:

@@ -14,6 +14,7 @@ from rich.console import Console
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.worker import Worker
 from keystone_robotics.files import write_file
+from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
 from keystone_robotics.spec import Spec
 from keystone_robotics.tune.config import TuneConfig
 from keystone_robotics.tune.latency import Latencies, measure_latencies
@@ -33,10 +34,12 @@ def all_arms(config: TuneConfig, worker: Worker) -> list[Spec]:
 
 def find_latencies(folder: Path, worker: Worker, arms: Sequence[Spec], console: Console) -> Latencies:
     """Measured now, or by an earlier call of this run: decisions must not change when it is resumed."""
-    path = folder / FILE
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        found = Latencies(**json.loads(path.read_text()))
-        if found.covers(arms):
+    path, settings = folder / FILE, worker.settings
+    identity = {"policy": checkpoint_fingerprint(settings.policy), **settings.identity()}
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        stored = json.loads(path.read_text())
+        found = Latencies(**stored["latencies"])
+        if stored["of"] == json.loads(json.dumps(identity)) and found.covers(arms):
             return found
     with console.status("") as status:
         found = measure_latencies(
@@ -46,7 +49,7 @@ def find_latencies(folder: Path, worker: Worker, arms: Sequence[Spec], console: 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise KeystoneError(f"cannot create {folder}: {error.strerror}") from None
-    write_file(path, json.dumps(asdict(found), indent=2) + "\n")
+    write_file(path, json.dumps({"of": identity, "latencies": asdict(found)}, indent=2) + "\n")
     return found
 
 

@@ -147,6 +147,8 @@ def read_instructions(data: bytes) -> RemotePolicyConfig:
     for name in ("lerobot_features", "rename_map"):
         _expect(getattr(instructions, name), dict, name)
     _expect(instructions.actions_per_chunk, int, "actions_per_chunk")
+    if isinstance(instructions.actions_per_chunk, bool) or instructions.actions_per_chunk < 1:
+        raise unpickle.RefusedPickle(f"actions_per_chunk={instructions.actions_per_chunk!r}: expected 1 or more")
     return instructions
 
 

@@ -175,7 +175,8 @@ class WorkerProcess:
     def _hang(self, note: Note, seconds: float) -> Failure:
         """Ask for the stack, and kill it."""
         if _STACK_SIGNAL is not None and self._process.pid is not None:
-            os.kill(self._process.pid, _STACK_SIGNAL)
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                os.kill(self._process.pid, _STACK_SIGNAL)
             multiprocessing.connection.wait([self._stack], 1.0)
             time.sleep(0.1)  # it is written in pieces
         self.kill()
@@ -249,7 +250,8 @@ _STACK_SIGNAL: int | None = getattr(signal, "SIGUSR1", None)
 
 def _serve(connection: Connection, stack: Connection, memory: Any, environ: dict[str, str]) -> None:
     """Answer requests until the supervisor ends or asks to stop."""
-    os.environ.update(environ)  # the server that this process is a fork of has that of its own start
+    os.environ.clear()  # the server that this process is a fork of has the environment of its own start
+    os.environ.update(environ)
     os.environ["OMP_NUM_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor receives it too, and ends its workers
     _end_with_supervisor()

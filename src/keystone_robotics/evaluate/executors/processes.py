@@ -16,7 +16,6 @@ from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.executors import TRIES, Executor
 from keystone_robotics.evaluate.executors.process import Failure, Job, Reply, WorkerProcess
 from keystone_robotics.evaluate.results import ShardResult, failed_episodes
-from keystone_robotics.records import EpisodeRecord
 
 log = logging.getLogger("keystone")
 
@@ -106,15 +105,16 @@ class LocalProcesses(Executor):
                         if outcome is None or job is None:
                             continue
                         if isinstance(outcome, Reply):
-                            episodes, again = self._finish(process, outcome), list[Job]()
+                            part, again = replace(self._finish(process, outcome), seconds=seconds), list[Job]()
                         else:
                             self._dismiss([process])
                             failed, again = self._judge(job, outcome)
                             episodes = (
                                 failed_episodes(settings, job.shard, failed, _error(outcome, job)) if failed else ()
                             )
+                            part = ShardResult(job.shard, episodes, seconds)
                         waiting.extendleft(reversed(again))
-                        done[job.shard].append(ShardResult(job.shard, episodes, seconds))
+                        done[job.shard].append(part)
                         if result := _whole(done[job.shard]):
                             yield result
             finally:
@@ -155,8 +155,8 @@ class LocalProcesses(Executor):
             return PATIENCE
         return max(LEAST, FACTOR * self._slowest)
 
-    def _finish(self, process: WorkerProcess, reply: Reply) -> tuple[EpisodeRecord, ...]:
-        """The episodes of a reply. A worker that has grown too much is dismissed."""
+    def _finish(self, process: WorkerProcess, reply: Reply) -> ShardResult:
+        """The result in a reply. A worker that has grown too much is dismissed."""
         process.job = None
         if reply.error is not None:
             raise reply.error
@@ -169,7 +169,7 @@ class LocalProcesses(Executor):
         if grown > self.memory_growth:
             log.warning("a worker has grown by %.1f GiB and is replaced: the environment or the policy may leak", grown)
             self._dismiss([process])
-        return reply.result.episodes
+        return reply.result
 
     def _judge(self, job: Job, failure: Failure) -> tuple[tuple[int, ...], list[Job]]:
         """Which episodes are at fault, and what is to be done again."""
@@ -220,4 +220,5 @@ def _whole(parts: Sequence[ShardResult]) -> ShardResult | None:
     shard = parts[0].shard
     if len(episodes) < shard.count:
         return None
-    return ShardResult(shard, tuple(episodes), sum(part.seconds for part in parts))
+    weights = next((part.weights for part in parts if part.weights), "")
+    return ShardResult(shard, tuple(episodes), sum(part.seconds for part in parts), weights)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from keystone_robotics.compare.comparison import Rate, compare, rate_of
+from keystone_robotics.compare.comparison import Contrast, Rate, compare, rate_of
+from keystone_robotics.compare.multiple import holm
 from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.compare.read_run import outcomes_of
 from keystone_robotics.evaluate.config import EvaluationConfig
@@ -191,9 +192,16 @@ def analyse_main(
             for name, one in outcomes.items()
         ),
         differences=tuple(
-            (*pair, Difference(one.difference, one.interval, one.p, one.p)) for pair, one in found.items()
+            (*pair, Difference(one.difference, one.interval, one.p, p_holm))
+            for base in dict.fromkeys(pair[1] for pair in found)
+            for (pair, one), p_holm in _corrected({pair: one for pair, one in found.items() if pair[1] == base})
         ),
     )
+
+
+def _corrected(found: dict[tuple[str, str], Contrast]) -> Iterator[tuple[tuple[tuple[str, str], Contrast], float]]:
+    """With p corrected for the number of arms that are compared with the same one."""
+    return zip(found.items(), holm([one.p for one in found.values()]), strict=True)
 
 
 def _by_task(outcomes: Outcomes) -> dict[str, float]:
