@@ -34,7 +34,7 @@ SCORES: dict[str, Score] = {
     )
 }
 
-#: Recommended where nothing else is known: the best of them on most workloads of docs/monitor.md.
+#: Did best in first trials on two policies; `keystone reproduce alarms` has not been run in full.
 DEFAULT_SCORE = overlap_distance.SCORE.name
 
 __all__ = ["DEFAULT_SCORE", "SCORES", "Score", "find_score"]
