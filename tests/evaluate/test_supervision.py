@@ -1,5 +1,6 @@
 """Environments and policies that exit, crash, hang or leak: the episode at fault is found, the others are not touched."""
 
+import multiprocessing.forkserver
 from dataclasses import replace
 
 import pytest
@@ -88,6 +89,27 @@ def test_a_policy_that_exits_when_it_is_loaded_is_a_wrong_set_up(settings, tmp_p
         with pytest.raises(KeystoneError, match=says):
             evaluate(settings(policy=policy), tmp_path / "run", executor)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_worker_has_the_environment_of_the_command_and_nothing_else(settings, tmp_path, monkeypatch):
+    """Workers are forks of a server that may have been started with other variables."""
+    multiprocessing.forkserver.ensure_running()
+    monkeypatch.setenv("ADDED", "1")
+    monkeypatch.delenv("PATH")
+    with pytest.raises(KeystoneError, match="variables") as caught, LocalProcesses(1) as executor:
+        evaluate(settings(policy="toy:goes_wrong_when_loaded?how=tells-its-environment"), tmp_path / "run", executor)
+    names = str(caught.value).split()
+    assert "ADDED" in names
+    assert "PATH" not in names
+
+
+def test_a_worker_that_ends_while_its_stack_is_asked_for(settings, monkeypatch):
+    worker = process_module.WorkerProcess()
+    worker.kill()
+    monkeypatch.setattr(process_module.multiprocessing.connection, "wait", lambda *args: [])
+    failure = worker._hang(Note(Doing.ENVIRONMENT, 3, 0.0), 2.0)
+    assert failure.hung
+    assert "its environment took more than 2 s" in failure.reason
 
 
 def test_a_worker_that_leaks_is_replaced_between_shards(toy, tmp_path, caplog):

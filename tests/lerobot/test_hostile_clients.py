@@ -151,6 +151,12 @@ def test_observations_that_would_break_the_server_are_refused(serving, message, 
         serving.read_observation(pickle.dumps(message))
 
 
+@pytest.mark.parametrize("steps", [0, -1, True, 1.5])
+def test_a_number_of_steps_that_no_chunk_has_is_refused(serving, steps):
+    with pytest.raises(KeystoneError, match="actions_per_chunk"):
+        serving.read_instructions(pickle.dumps(RemotePolicyConfig("smolvla", "p", {}, steps, "cpu")))
+
+
 def test_observations_and_instructions_arrive_bit_for_bit(serving, port, channel):
     sent = observation(7)
     with running(serving, port) as behind:

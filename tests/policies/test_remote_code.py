@@ -8,7 +8,7 @@ import pytest
 
 from keystone_robotics import KeystoneError
 from keystone_robotics.cli import main
-from keystone_robotics.evaluate.config import config_from
+from keystone_robotics.evaluate.config import read_yaml
 from keystone_robotics.policies import load_agent
 from keystone_robotics.policies.lerobot_checkpoint import load_policy
 from keystone_robotics.policies.remote_code import remote_code
@@ -139,8 +139,10 @@ def test_the_commands_refuse_and_allow(checkpoint, capsys):
     assert ran(checkpoint) == ["imported", "called"]
 
 
-def test_the_yaml_field():
-    given = {"policy": "p", "env": "pusht", "tasks": ["pusht"]}
-    assert config_from({**given, "trust_remote_code": True}).trust_remote_code
-    with pytest.raises(KeystoneError, match="trust_remote_code='yes': expected true or false"):
-        config_from({**given, "trust_remote_code": "yes"})
+def test_a_file_cannot_consent(tmp_path, capsys):
+    path = tmp_path / "eval.yaml"
+    path.write_text("{policy: p, env: pusht, tasks: [pusht], trust_remote_code: true}")
+    assert main(["eval", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert "give --trust-remote-code" in capsys.readouterr().err
+    path.write_text("trust_remote_code: false")  # as in a run's settings.json
+    assert read_yaml(path) == {"trust_remote_code": False}

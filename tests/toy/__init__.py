@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from keystone_robotics.environments.benchmark import Benchmark
+from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.policies import Agent, load_agent
 from keystone_robotics.records import Store
@@ -42,6 +43,8 @@ def go_wrong(how):
             pass
     elif how == "blocks":
         threading.Event().wait()
+    elif how == "tells-its-environment":
+        raise KeystoneError(f"variables: {' '.join(os.environ)}")
 
 
 def initial_position(seed):

@@ -230,4 +230,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise KeystoneError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(content, dict):
         raise KeystoneError(f"{path}: expected options such as `policy: …`, one a line")
+    if content.get("trust_remote_code"):  # a file may come from somebody else
+        raise KeystoneError(
+            f"{path}: trust_remote_code is not for a file: give --trust-remote-code if you trust the policy"
+        )
     return content
