@@ -134,6 +134,8 @@ def damage(path, how):
     elif how == "another's":
         path.unlink()
         sqlite3.connect(path).executescript("CREATE TABLE meta (key, value); CREATE TABLE shopping (item);")
+    elif how == "another definition":
+        path.write_bytes(path.read_bytes().replace(b"candidates BLOB", b"'andidates BLOB"))
     elif how == "newer":
         sqlite3.connect(path).execute("PRAGMA user_version = 99")
     elif how == "without a version":
@@ -147,6 +149,7 @@ def damage(path, how):
         ("cut off", "is damaged or not a KeyStone database"),
         ("overwritten", "is damaged or not a KeyStone database"),
         ("another's", "is damaged or not a KeyStone database"),
+        ("another definition", "is damaged or not a KeyStone database"),
         ("newer", f"its schema is 99, this version reads 2 to {schema.VERSION}"),
         ("without a version", "its schema is None"),
     ],
@@ -159,6 +162,7 @@ def test_a_damaged_store_is_not_changed(tmp_path, how, says):
     with pytest.raises(KeystoneError, match=says) as error:
         claimed(tmp_path)
     assert str(path) in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
     assert path.read_bytes() == before
     with pytest.raises(KeystoneError, match=says), Store(tmp_path) as store:
         store.episodes()

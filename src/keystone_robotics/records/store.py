@@ -178,8 +178,9 @@ class Store:
                 f"cannot write to {self.path}: {error}. Stored episodes are safe; run the same command again to resume"
             ) from error
         except sqlite3.DatabaseError as error:
+            reason = " ".join(str(error).split())  # it may quote a table's definition, which has several lines
             raise KeystoneError(
-                f"{self.path} is damaged or not a KeyStone database ({error}). It was not changed: move it away, or recover "
+                f"{self.path} is damaged or not a KeyStone database ({reason}). It was not changed: move it away, or recover "
                 f"what is readable with `sqlite3 {self.path} .recover`"
             ) from error
 
