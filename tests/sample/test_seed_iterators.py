@@ -110,3 +110,21 @@ def test_a_round_that_cannot_be_reported_takes_its_episode_too():
         for value in (0.0, float("nan"), 0.0):  # with K = 1 a chunk that is not finite is the policy's to handle
             policy.act(torch.full((1, 2), value))
     assert heard == [("a",), ("c",)]
+
+
+def test_more_executed_steps_than_a_chunk_has_are_an_error():
+    policy = Sampler()
+    handle = keystone.attach(policy, k=4, execute=99)
+    with pytest.raises(keystone.KeystoneError, match=r"execute=99: the policy's chunks have 4 steps"):
+        policy.act(torch.zeros(1, 2))
+    handle.execute = 4
+    policy.act(torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+def test_an_event_is_one_short_line(rows):
+    policy, heard = Sampler(), []
+    keystone.attach(policy, k=16).subscribe(heard.append)
+    policy.act(torch.zeros(rows, 2))
+    assert repr(heard[0]).startswith(f"<RoundEvent 0: K=16, candidates ({rows}, 16, 4, 2), plain path, selected ")
+    assert len(repr(heard[0])) < 120
