@@ -86,17 +86,24 @@ class Handle:
 
     @property
     def rule(self) -> Rule:
-        """The rule with its parameters; may be changed between rounds."""
+        """The rule with its parameters; may be changed between rounds. One that looks back does so from the next round on."""
         return self.engine.selector.rule
 
     @rule.setter
     def rule(self, value: Any) -> None:
-        rule = bind(value, {})
-        if rule.remembers and not self.rule.remembers:
-            raise KeystoneError(
-                f"rule {rule.name} looks back at the last chunk: attach with rule={rule.name!r} instead"
-            )
+        rule, before = bind(value, {}), self.rule
         self.engine.selector.rule = rule
+        if not rule.remembers or before.remembers:
+            return
+        self.engine.selector.reset_history()  # what an earlier rule remembered may be of another episode
+        try:
+            watch_reset(self.engine)
+        except KeystoneError as error:
+            self.engine.selector.rule = before
+            raise KeystoneError(
+                f"rule {rule.name} looks back at the previous chunk, and the end of an episode cannot be seen: {error}; keep "
+                f"rule {before.name}"
+            ) from error
 
     @property
     def metric(self) -> str:

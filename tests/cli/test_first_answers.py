@@ -13,12 +13,16 @@ CASES = [
     (["check", "--help"], 0, "--temperature"),
     (["eval", "--arm", "kesytone:k=4"], 2, "did you mean 'keystone'?"),
     (["eval", "--nonsense"], 2, "--nonsense"),
+    (["eval", "--policy", "p", "--env", "e", "--episodes", "0"], 2, "episodes=0"),
+    (["eval", "--policy", "p"], 2, "env=None: expected a name"),
+    (["tune", "--policy", "p", "--env", "e", "--latency", "slow"], 2, "--latency slow: expected a multiple"),
+    (["tune", "--policy", "p", "--env", "e", "--arm", "fist:steps=1|2"], 2, "did you mean 'first'"),
     (["profile", "x", "--spec", "kesytone"], 2, "did you mean 'keystone'?"),
     (["vla-eval", "serve", "x.py", "--k", "many"], 2, "--k=many: expected a whole number"),
     (["report", "--help"], 0, "--arms"),
     (["--version"], 0, "keystone "),
     (["--help"], 0, "roofline"),  # every command, the study's too
-    (["evla"], 2, "vla-eval"),
+    (["evla"], 2, "there is no command 'evla': did you mean 'eval'?"),
 ]
 SCRIPT = f"""
 import contextlib, io, json, sys

@@ -53,7 +53,7 @@ def test_what_the_interval_says_and_the_test_does_not_is_called_barely():
     result = compare(a, b)
     assert result.improvement
     assert result.overall.p > 0.05
-    assert result.verdict.startswith("B is better, but barely: ")
+    assert result.verdict.startswith("B is barely better: ")
 
 
 def test_one_repeat_gives_plain_wilson_intervals():

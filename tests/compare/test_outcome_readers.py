@@ -212,8 +212,13 @@ def test_a_damaged_store_is_refused(tmp_path):
 
 
 def test_missing_and_empty_folders(tmp_path, run):
-    with pytest.raises(KeystoneError, match="does not exist \\(did you mean 'mine'"):
+    with pytest.raises(KeystoneError, match=r"does not exist \(did you mean .*mine\?\): expected"):
         read(tmp_path / "mien")
+    for number in range(40):
+        (tmp_path / f"run-{number}").mkdir()
+    with pytest.raises(KeystoneError) as missing:
+        read(tmp_path / "run-x")
+    assert str(missing.value).count("run-") == 6, "the path and the five nearest"
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(KeystoneError, match="holds no result"):
@@ -244,3 +249,13 @@ def test_arms_are_chosen_by_name(run):
 def test_unclear_arms_are_refused(run, second, arms, message):
     with pytest.raises(KeystoneError, match=message):
         choose(run, run if second else None, arms)
+
+
+def test_the_folders_of_a_tuning_run(tmp_path):
+    """Their parent holds no result, and says where there are some; in the race everything is compared with `first`."""
+    outcomes = np.zeros((1, 4, 1), int)
+    race = write_run(tmp_path / "race", {"core-mean:k=16": outcomes, "first:steps=2": outcomes, "first": outcomes})
+    (race / "settings.json").unlink()
+    assert choose(race, None)[0].name == "first"
+    with pytest.raises(KeystoneError, match=r"holds no result, but there are in .*race: give one of them"):
+        read(tmp_path)

@@ -73,7 +73,7 @@ def test_measuring_leaves_the_random_numbers_and_the_listeners_alone(timed):
 
 
 def test_a_stored_profile_is_used_after_the_first_round(timed, caplog):
-    found = keystone.profile(timed, OBSERVATION, rounds=5, budget_ms=40)
+    found = keystone.profile(timed, OBSERVATION, rounds=30, budget_ms=40)
     timed.sampled.clear()
     handle = keystone.attach(timed, k="auto")
     with caplog.at_level(logging.INFO, "keystone"):
@@ -84,7 +84,7 @@ def test_a_stored_profile_is_used_after_the_first_round(timed, caplog):
 
 
 def test_a_profile_of_the_other_path_is_not_used(timed, stored):
-    keystone.profile(timed, OBSERVATION, rounds=5, budget_ms=40)
+    keystone.profile(timed, OBSERVATION, rounds=30, budget_ms=40)
     (kept,) = stored.glob("*.json")
     kept.write_text(kept.read_text().replace('"path": "plain"', '"path": "fast"'))
     handle = keystone.attach(timed, k="auto")
@@ -94,7 +94,7 @@ def test_a_profile_of_the_other_path_is_not_used(timed, stored):
 
 
 def test_a_budget_that_is_too_small_is_named(timed, caplog):
-    keystone.profile(timed, OBSERVATION, k=(4, 16), rounds=5, budget_ms=14)
+    keystone.profile(timed, OBSERVATION, k=(4, 16), rounds=30, budget_ms=14)
     handle = keystone.attach(timed, k="auto")
     timed(OBSERVATION)
     assert "no larger K stays within 14 ms" in caplog.text
@@ -104,7 +104,7 @@ def test_a_budget_that_is_too_small_is_named(timed, caplog):
 def test_a_policy_that_waits_for_its_k_can_be_profiled(timed):
     handle = keystone.attach(timed, k="auto")
     timed(OBSERVATION)
-    assert keystone.profile(timed, OBSERVATION, k=(8, 16), rounds=5, budget_ms=40).best() == 16
+    assert keystone.profile(timed, OBSERVATION, k=(8, 16), rounds=30, budget_ms=40).best() == 16
     assert "K=auto" in repr(handle)
     assert handle.stats["rounds"] == 1
     timed(OBSERVATION)

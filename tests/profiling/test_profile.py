@@ -321,3 +321,37 @@ def test_a_folder_that_cannot_be_written(timed, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(KeystoneError, match="cannot write"):
         keystone.profile(timed, OBSERVATION, k=(4,), rounds=2, out=tmp_path / "file" / "inside")
+
+
+def test_a_trial_that_leaves_k_uncertain_is_not_stored(clock, stored):
+    class Wavering(Timed):
+        """With K = 4 a round takes 20 % more every other time."""
+
+        turn = 0
+
+        def sample(self, context, noise):
+            chunk = super().sample(context, noise)
+            if len(noise) > 1:
+                self.turn += 1
+                self.clock.turn(5 * (self.turn % 2))
+            return chunk
+
+    found = keystone.profile(Wavering(clock), OBSERVATION, k=4, rounds=6)
+    assert found.uncertain() == (4,)
+    assert not list(stored.glob("*"))
+    keystone.profile(Wavering(clock), OBSERVATION, k=4, rounds=30)
+    assert list(stored.glob("*")), "a whole measurement is stored, as certain as it is"
+
+
+def test_a_module_that_cannot_be_called_is_told_how_to_be():
+    class Acts(torch.nn.Module):
+        def encode(self, observation):
+            return observation
+
+        def sample(self, context, noise):
+            return context[:, None] + noise
+
+    with pytest.raises(
+        KeystoneError, match=r"a Acts has neither select_action nor infer and cannot be called: say how to"
+    ):
+        keystone.profile(Acts(), OBSERVATION, k=4, rounds=1)

@@ -169,7 +169,7 @@ def test_a_listener_may_detach():
 
 
 def test_detach_does_not_wait_for_ever(monkeypatch):
-    monkeypatch.setattr(usage, "PATIENCE", 0.05)
+    monkeypatch.setattr(usage, "DETACH_SECONDS", 0.05)
     policy = Policy()
     handle = keystone.attach(policy, k=2, check=False)
     begun, go_on = threading.Event(), threading.Event()

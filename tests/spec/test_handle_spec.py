@@ -1,6 +1,7 @@
 """`Handle.spec`: what is in force, also after changes."""
 
 import pytest
+import torch
 from torch import nn
 
 import keystone_robotics as keystone
@@ -56,3 +57,29 @@ def test_changes_are_followed():
     )
     handle.steps = 2
     assert handle.spec.steps == 2
+
+
+def test_a_rule_that_looks_back_may_be_set_later_and_forgets_at_reset():
+    class Resets(Policy):
+        def reset(self):
+            self.was_reset = True
+
+    def chunks(rule):
+        policy = Resets()
+        handle = keystone.attach(policy, k=16, seed=0, execute=2, rule=rule)
+        if rule != "coherent":
+            policy.sample(torch.zeros(1, 2), torch.zeros(1, 6, 2))
+            handle.rule = "coherent"
+        found = []
+        for seed in range(8):
+            with handle.seeded(seed):
+                found.append(policy.sample(torch.zeros(1, 2), torch.zeros(1, 6, 2)))
+            if seed == 4:
+                policy.reset()
+        assert policy.was_reset
+        assert handle.spec.rule == "coherent"
+        keystone.detach(policy)
+        assert type(policy) is Resets
+        return torch.cat(found)
+
+    torch.testing.assert_close(chunks("medoid"), chunks("coherent"))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from synthetic import draw, run
 
 from keystone_robotics.tune.race import Race, least_budget
+from keystone_robotics.tune.space import SPACES, arms_of, groups_of
 
 RACES, ALPHA = 200, 0.05
 #: Three standard errors of a simulated share of α.
@@ -34,8 +35,8 @@ def test_an_arm_is_eliminated_at_the_first_look_at_which_its_capital_is_one_by_a
             race.add(outcomes[list(batch.arms), batch.first : batch.first + batch.count])
             for arm in batch.arms:
                 if arm != race.leader(0):
-                    assert (race.arms[arm].fate == "eliminated") == (race.arms[arm].e_value >= 1 / alpha)
-        assert sum(one.fate == "eliminated" for one in race.arms) > 10
+                    assert (race.arms[arm].status == "eliminated") == (race.arms[arm].e_value >= 1 / alpha)
+        assert sum(one.status == "eliminated" for one in race.arms) > 10
 
 
 def test_losers_stop_early_at_least_three_times_fewer_episodes_than_all_arms_equally(sure):
@@ -51,19 +52,34 @@ def test_under_a_budget_the_best_arm_wins_too():
     assert all(race.used <= 1400 for race in races)
 
 
+def test_the_default_space_is_small_enough_for_1500_episodes_and_the_wide_one_is_not():
+    """1,050 episodes of 1,500 are the race's. The best arm of each group is 10 points ahead of the next."""
+
+    def won(free, several, races):
+        groups = [0] * free + [1] * several
+        rates = np.r_[0.75, np.linspace(0.65, 0.45, free - 1), 0.83, np.linspace(0.73, 0.57, several - 1)]
+        found = [run(draw(np.random.default_rng(seed), rates, 80), groups, budget=1050) for seed in range(races)]
+        return [np.mean([race.leader(group) == best for race in found]) for group, best in ((0, 0), (1, free))]
+
+    sizes = {name: groups_of(arms_of(space, 8, 10)) for name, space in SPACES.items()}
+    default, wide = (won(groups.count(0), groups.count(1), races=100) for groups in sizes.values())
+    assert min(default) >= 0.9
+    assert max(wide) < min(default)
+
+
 @pytest.mark.parametrize("shared", [0.0, 0.8])
 def test_the_best_of_two_is_eliminated_with_a_chance_of_alpha_at_most_however_close_the_other_is(shared):
     """The hardest case: two equal arms, both of which are the best, and a look after every batch."""
     races = [run(draw(np.random.default_rng(seed), [0.6, 0.6], 150, shared=shared)) for seed in range(RACES)]
     for arm in (0, 1):
-        assert np.mean([race.arms[arm].fate == "eliminated" for race in races]) <= ALPHA + MARGIN
+        assert np.mean([race.arms[arm].status == "eliminated" for race in races]) <= ALPHA + MARGIN
 
 
 def test_the_best_of_many_is_not_eliminated_by_a_leader_of_the_moment():
     """Forty arms close behind: one of them leads by luck at most looks. There is no correction for their number to rely on."""
     rates = np.r_[0.6, np.full(39, 0.59)]
     races = [run(draw(np.random.default_rng(seed), rates, 40, tasks=4)) for seed in range(RACES)]
-    assert np.mean([race.arms[0].fate == "eliminated" for race in races]) <= ALPHA + MARGIN
+    assert np.mean([race.arms[0].status == "eliminated" for race in races]) <= ALPHA + MARGIN
 
 
 def test_a_best_arm_that_is_worse_in_some_tasks_is_safe_too():
@@ -74,14 +90,14 @@ def test_a_best_arm_that_is_worse_in_some_tasks_is_safe_too():
         return np.stack([steady, uneven])
 
     races = [run(outcomes(np.random.default_rng(seed))) for seed in range(RACES)]
-    assert np.mean([race.arms[0].fate == "eliminated" for race in races]) <= ALPHA + MARGIN
+    assert np.mean([race.arms[0].status == "eliminated" for race in races]) <= ALPHA + MARGIN
 
 
 def test_equal_arms_are_not_told_apart():
     races = [run(draw(np.random.default_rng(seed), np.full(24, 0.6), 400), budget=4000) for seed in range(20)]
     for race in races:
         assert len(race.running()) == 2, "finalists, and no winner"
-    eliminated = [sum(one.fate == "eliminated" for one in race.arms) for race in races]
+    eliminated = [sum(one.status == "eliminated" for one in race.arms) for race in races]
     assert np.mean(eliminated) <= 24 * ALPHA
 
 
@@ -115,8 +131,8 @@ def test_a_small_budget_keeps_fewer_arms(budget, kept):
 def test_the_same_outcomes_give_the_same_race_also_in_parts():
     outcomes = draw(np.random.default_rng(3), RATES, 300)
     one, two = run(outcomes, budget=1400), run(outcomes, budget=1400)
-    assert [(arm.fate, arm.rival, arm.blocks, arm.successes) for arm in one.arms] == [
-        (arm.fate, arm.rival, arm.blocks, arm.successes) for arm in two.arms
+    assert [(arm.status, arm.eliminated_by, arm.blocks, arm.successes) for arm in one.arms] == [
+        (arm.status, arm.eliminated_by, arm.blocks, arm.successes) for arm in two.arms
     ]
 
 
@@ -135,7 +151,7 @@ def test_any_race_ends_within_its_budget(groups, tasks, more, seed):
         batches += 1
     assert race.used <= budget
     for group in set(groups):
-        left = [arm for arm in race.arms if arm.group == group and arm.fate == "running"]
+        left = [arm for arm in race.arms if arm.group == group and arm.status == "running"]
         assert 1 <= len(left) <= 2
         assert race.arms[race.leader(group)] in left
     assert race.used == sum(arm.blocks for arm in race.arms) * tasks

@@ -6,11 +6,20 @@ from hypothesis import strategies as st
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.spec import Spec
-from keystone_robotics.tune.space import DEFAULT_SPACE, POLICY_AS_IT_IS, arms_of, expand, groups_of
+from keystone_robotics.tune.space import DEFAULT_SPACE, POLICY_AS_IT_IS, WIDE_SPACE, arms_of, expand, groups_of
 
 
-def test_the_default_space_has_the_policy_as_it_is_every_free_change_and_candidates():
+def test_the_default_space_has_the_policy_as_it_is_free_changes_and_candidates():
     arms = arms_of(DEFAULT_SPACE, execute=8, steps=10)
+    assert (len(arms), arms[0]) == (23, POLICY_AS_IT_IS)
+    assert groups_of(arms).count(0) == 11
+    names = set(map(str, arms))
+    assert {"first:temperature=0.4", "first:steps=2,temperature=0.6,execute=4", "core-mean:k=16,steps=2"} <= names
+    assert {"keystone:k=16,steps=2", "core-mean:k=16", "core-mean:k=16,steps=2,temperature=0.8,execute=4"} <= names
+
+
+def test_the_wide_space_has_every_free_change_and_candidates():
+    arms = arms_of(WIDE_SPACE, execute=8, steps=10)
     assert (len(arms), arms[0]) == (72, POLICY_AS_IT_IS)
     assert groups_of(arms).count(0) == 40
     names = set(map(str, arms))

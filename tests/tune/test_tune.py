@@ -15,17 +15,20 @@ from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.policies import load_agent
 from keystone_robotics.records import Store
 from keystone_robotics.spec import Spec
+from keystone_robotics.tune.limit import LatencyLimit
 from keystone_robotics.tune.run import tune
-from keystone_robotics.tune.space import DEFAULT_SPACE
+from keystone_robotics.tune.space import WIDE_SPACE
 from keystone_robotics.tune.usage import usage
 
-FILES = {"tune.json", "tune.md", "recommended.yaml", "latency.json", "race", "confirm"}
+FILES = {
+    "tune.json", "tune.md", "recommended.yaml", "latency.json", "settings.json", "confirmations.json", "race", "confirm",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def few_latencies(monkeypatch):
     """Not what these tests are about."""
-    monkeypatch.setattr("keystone_robotics.tune.latency.ROUNDS", 2)
+    monkeypatch.setattr("keystone_robotics.evaluate.latency.ROUNDS", 2)
 
 
 def result(folder):
@@ -53,6 +56,10 @@ def test_on_meta_world_from_the_command_line(tmp_path, capsys):
     assert all(arm["latency_ratio"] > 0 for arm in found["arms"])
     assert found["recommended"] in printed
     assert found["headline"] in printed
+    confirmed = printed[printed.index("confirmation, on initial states") :].splitlines()
+    assert confirmed[1].split()[0] == "arm"
+    assert next(line for line in confirmed[2:] if line.startswith("first ")).rstrip().endswith("the policy as it is")
+    assert "\n\n\n" not in printed
     # the states of the confirmation come after those of the race
     assert {episode for _, _, _, episode in keys(out / "race")} == set(range(found["race_states"]))
     last = found["race_states"] + found["confirm_states"]
@@ -97,6 +104,23 @@ def test_interrupted_anywhere_it_ends_with_the_same_result(toy_tune, tmp_path):
     more = tune(toy_tune(budget=260), whole)
     assert more.used > tuned.used
     assert more.new < more.used, "a larger budget uses what is stored"
+    # … but confirms on states that no earlier confirmation used, and says so
+    assert more.confirm_first >= max(more.race_states, tuned.confirm_first + tuned.confirm_states)
+    assert "this is confirmation 2 in this folder (before: --budget 200)" in more.verdict.notes[-1]
+    assert not any("this is confirmation" in note for note in tuned.verdict.notes)
+    rows = result(whole)
+    assert (tune(toy_tune(budget=260), whole).new, result(whole)) == (0, rows)
+    for other, says in (
+        ({"budget": 200}, r"--budget 200: .* holds a tuning run with 260 episodes"),
+        (
+            {"budget": 260, "space": ["first:temperature=1|0.5"]},
+            r"with other arms or limits \(--arm or --space\): give another --out",
+        ),
+        ({"budget": 260, "latency": LatencyLimit(9.0)}, r"other arms or limits \(--latency\)"),
+    ):
+        with pytest.raises(KeystoneError, match=says):
+            tune(toy_tune(**other), whole)
+    assert result(whole) == rows
 
 
 def test_in_processes_that_stay_alive_it_is_the_same(toy_tune, tmp_path):
@@ -112,6 +136,19 @@ def test_in_processes_that_stay_alive_it_is_the_same(toy_tune, tmp_path):
 def test_errors_are_counted(toy_tune, tmp_path):
     found = tune(toy_tune("step-fails", space=["first:temperature=1|0.5"], budget=134), tmp_path / "run")
     assert sum(arm.errors for arm in found.arms) > 0
+    assert not found.only_errors
+
+
+def test_a_run_of_errors_ends_early_and_with_an_error(toy_tune, tmp_path, monkeypatch):
+    from toy import PointEnv
+
+    monkeypatch.setattr(PointEnv, "step", lambda self, action: 1 / 0)
+    with pytest.raises(
+        KeystoneError, match=r"every one of the \d+ episodes so far .* The last one: ZeroDivisionError: .*"
+    ):
+        tune(toy_tune(space=["first:temperature=1|0.5"], budget=134), tmp_path / "run")
+    assert len(keys(tmp_path / "run" / "race")) < 134 / 2
+    assert not (tmp_path / "run" / "tune.json").exists()
 
 
 def test_an_environment_without_fresh_states_is_said(toy_tune, tmp_path, monkeypatch):
@@ -126,9 +163,12 @@ def test_an_environment_without_fresh_states_is_said(toy_tune, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"budget": 199}, r"--budget 199: 6 arms on 1 tasks need 200 episodes or more"),
-        ({"budget": 0}, r"--budget 0: 6 arms"),
-        ({"space": DEFAULT_SPACE, "task": ["reach", "nan"], "budget": 250}, r"--budget 250: \d+ arms on 2 tasks need"),
+        ({"budget": 199}, r"--budget 199: 6 arms on 1 tasks need 200 .* Give --budget 200, fewer arms"),
+        ({"budget": 0}, r"--budget 0: 2 arms on 1 tasks need 134"),
+        (
+            {"space": WIDE_SPACE, "task": ["reach", "nan"], "budget": 250},
+            r"--budget 250: \d+ arms on 2 tasks need \d+ .* \d+ arms or fewer",
+        ),
         ({"space": ["first"]}, "nothing to try beside the policy as it is"),
     ],
 )
@@ -149,6 +189,7 @@ def test_budgets_and_spaces_that_make_no_sense(toy_tune, tmp_path, given, says):
         (["--arm", "first:seed=1|2"], "seed is the evaluation's"),
         (["--arm", "fist"], "did you mean 'first'"),
         (["--latency", "slow"], "--latency slow: expected a multiple"),
+        (["--space", "wide", "--arm", "first:steps=2"], "--arm replaces the arms of --space wide"),
         (["--workers", "-1"], "--workers -1: expected 0 or more"),
         (["--episode-timeout", "0"], "--episode-timeout 0: expected seconds"),
     ],

@@ -6,7 +6,7 @@ from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.records import EpisodeRecord
 from keystone_robotics.spec import Spec
 from keystone_robotics.tune.space import POLICY_AS_IT_IS
-from keystone_robotics.tune.verdict import Chosen, decide
+from keystone_robotics.tune.verdict import ConfirmedArms, decide
 
 CONTROL, CANDIDATE = Spec.parse("first:steps=2"), Spec.parse("core-mean:k=16,steps=2")
 N = 200
@@ -23,13 +23,13 @@ def verdict(own, control=None, candidate=None, own_allowed=True, n=N):
         for arm, rate in rates.items()
         if rate is not None
     ]  # fmt: skip
-    chosen = Chosen(
+    confirmed = ConfirmedArms(
         POLICY_AS_IT_IS if control is None else CONTROL,
         None if candidate is None else CANDIDATE,
         {"first": 1.0, str(CONTROL): 0.3, str(CANDIDATE): 0.9},
         own_allowed,
     )
-    return decide(chosen, outcomes)
+    return decide(confirmed, outcomes)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,28 @@ def test_few_episodes_do_not_say_that_nothing_helps():
 
 
 def test_a_change_that_is_only_faster_is_said():
-    assert verdict(0.5, 0.5, 0.5).notes == ("first:steps=2 takes 0.30 of the latency at +0.0 [-1.4, +1.4] points",)
-    assert verdict(0.5, 0.3, 0.5).notes == ()
+    found = verdict(0.5, 0.5, 0.5)
+    assert found.recommended == POLICY_AS_IT_IS
+    assert found.faster == CONTROL
+    assert found.headline.endswith(
+        "Much faster at no loss of 5 points: first:steps=2 takes 0.30 of the time per step; use it if you need the time"
+    )
+    assert verdict(0.5, 0.3, 0.5).faster is None
+    unsure = verdict(0.5, 0.5, 0.5, n=20)
+    assert unsure.faster is None
+    assert unsure.notes == (
+        "first:steps=2 takes 0.30 of the time per step at +0.0 [-12.9, +12.9] points: a loss of 5 points is not excluded",
+    )
+
+
+def test_barely_better_is_called_so_and_is_not_enough():
+    """The interval excludes zero, the exact test does not: as `keystone compare` and `keystone report` say it."""
+    found = verdict(0.5, 0.62, 0.62, n=50)
+    assert found.comparisons[0].outcome == "barely better"
+    assert found.recommended == POLICY_AS_IT_IS
+    assert found.headline.startswith(
+        "first:steps=2 and core-mean:k=16,steps=2 are barely better: keep the policy as it is, or give a larger budget"
+    )
 
 
 @pytest.mark.parametrize(

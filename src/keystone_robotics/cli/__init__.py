@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 
 from keystone_robotics import __version__
-from keystone_robotics.errors import KeystoneError
+from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.tables import printable
 
 #: The extra that provides an optional package.
@@ -61,6 +61,8 @@ def main(args: Sequence[str] | None = None) -> int:
             f"`keystone {args[0]}` belongs to the study, which is not installed: pip install keystone-study "
             "(from a clone of the repository: pip install ./study)"
         )
+    if args and args[0] not in commands and not args[0].startswith("-"):
+        return _refuse(f"there is no command {args[0]!r}: {nearest_name(args[0], commands)}")
     app = SubcommandApp()
     for entry in [commands[args[0]]] if args and args[0] in commands else commands.values():
         try:

@@ -18,14 +18,15 @@ def run(
     device: str | None = None,
     trust_remote_code: bool = False,
 ) -> None:
-    """Verify on a LeRobot checkpoint that K candidates equal K separate calls of the policy.
+    """Verify on a policy that K candidates equal K separate calls of it.
 
     Draws K candidates for a synthetic observation and compares each with the policy's own call under the same noise, counts
     encoder calls, and compares K = 1 and the detached policy with the original policy. Flags override KEYSTONE_* environment
     variables.
 
     Args:
-        checkpoint: folder or hub name of a LeRobot checkpoint, or the name of one that comes with KeyStone.
+        checkpoint: a policy of keystone-study, a folder written by `keystone train` or LeRobot, a LeRobot name on the hub, or
+            package.module:function of a function that returns a policy and an observation (docs/profile.md).
         spec: how candidates are drawn and one is selected.
         device: where to run; default the checkpoint's.
         trust_remote_code: run code that the checkpoint names but LeRobot did not install (docs/security.md).
@@ -37,34 +38,23 @@ def run(
     from rich.console import Console
 
     import keystone_robotics as keystone
-    from keystone_robotics.named import is_reference
-    from keystone_robotics.policies.load import check_device, find_policy, find_provider
+    from keystone_robotics.profiling.subject import load_subject, round_of
 
-    if device is not None:
-        check_device(device, here=True)
-    folder = find_policy(checkpoint)
-    if is_reference(checkpoint) or find_provider(folder) is not None:
-        raise KeystoneError(
-            f"{checkpoint} is not a LeRobot checkpoint, which this command requires: `keystone profile {checkpoint}` runs the "
-            "same check in its first round"
-        )
-    from keystone_robotics.policies.lerobot_checkpoint import load_policy, synthetic_observation
+    policy, observation, call = load_subject(checkpoint, device, None, trust_remote_code)
 
-    policy, preprocess, _ = load_policy(str(folder or checkpoint), device, trust_remote_code)
-    batch = preprocess(synthetic_observation(policy.config))
-
-    def act() -> torch.Tensor:
+    def act() -> object:
+        prepare, make_round = round_of(policy, observation, call)
         torch.manual_seed(0)
-        policy.reset()
-        action: torch.Tensor = policy.select_action(dict(batch))
-        return action
+        prepare()
+        with torch.no_grad():
+            return make_round()
 
     handle = keystone.attach(policy, k=1)  # raises here, before anything runs, if the policy cannot be attached to
     with handle.engine.timer.count(handle.engine.encoder_names) as calls_alone:
         single = act()
     keystone.detach(policy)
     plain = act()
-    if not torch.equal(single, plain):
+    if not _equal(single, plain):
         raise KeystoneError("with K = 1 the policy's actions differ from those without KeyStone")
     handle = keystone.attach(policy, wanted, check="all")
     act()
@@ -73,13 +63,13 @@ def run(
         act()
     keystone.detach(policy)
     if finding is None:
-        raise KeystoneError("no round was drawn: select_action does not call the overridden sampler")
+        raise KeystoneError("no round was drawn: the policy's call does not reach the overridden sampler")
     if calls != calls_alone:
         raise KeystoneError(f"the context was encoded {calls} times at K = {wanted.k}, {calls_alone} without KeyStone")
-    if not torch.equal(act(), plain):
+    if not _equal(act(), plain):
         raise KeystoneError("after detaching, the policy's actions differ from those before attaching")
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold green]ok[/]  {policy.name} ({type(policy).__name__}), adapter {handle.adapter}")
+    console.print(f"[bold green]ok[/]  {checkpoint} ({type(policy).__name__}), adapter {handle.adapter}")
     console.print("    K = 1, and detached: bit-identical to the policy alone")
     console.print(
         f"    K = {wanted.k}: equal to {finding.compared} single calls up to {finding.difference:.1e}, "
@@ -87,3 +77,17 @@ def run(
     )
     console.print(f"    encoder calls per observation: {calls}, as without KeyStone")
     console.print(f"    {handle.last}")
+
+
+def _equal(one: object, other: object) -> bool:
+    """Whether two results of a policy, tensors or arrays in any structure, are the same bit for bit."""
+    import numpy as np
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    def arrays(value: object) -> list[torch.Tensor]:
+        leaves = [leaf for leaf in tree_leaves(value) if hasattr(leaf, "shape")]
+        return [leaf if isinstance(leaf, torch.Tensor) else torch.as_tensor(np.asarray(leaf)) for leaf in leaves]
+
+    ours, theirs = arrays(one), arrays(other)
+    return len(ours) == len(theirs) > 0 and all(map(torch.equal, ours, theirs))

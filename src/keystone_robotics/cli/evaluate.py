@@ -72,8 +72,23 @@ def run(
             has ended and for rounds.
         retry_errors: roll out again the episodes that ended with an error.
     """
+    from keystone_robotics.evaluate.config import config_from, read_yaml
+    from keystone_robotics.evaluate.executors import make_executor
+
+    given = {
+        "policy": policy, "env": env, "tasks": tasks, "arms": arm or None, "episodes": episodes, "repeats": repeats,
+        "seed": seed, "shard": shard, "max_steps": max_steps, "execute": execute, "device": device,
+        "keep_rounds": keep_rounds or None, "allow_untrained_tasks": allow_untrained_tasks or None,
+        "latency": None if latency else False, "trust_remote_code": trust_remote_code or None,
+    }  # fmt: skip
     for text in arm:
-        Spec.parse(text)  # a wrong name is said at once, before torch is imported
+        Spec.parse(text)  # the arms first: a wrong one is the likeliest error
+    values = read_yaml(config) if config else {}
+    values.update({name: value for name, value in given.items() if value is not None})
+    config_from(
+        values, ("unknown",)
+    )  # wrong values are said at once: the tasks of a policy are known to what imports torch
+
     from rich.console import Console
 
     from keystone_robotics.compare.summary import (
@@ -83,20 +98,10 @@ def run(
         summary_table,
         write_summary,
     )
-    from keystone_robotics.evaluate.config import config_from, read_yaml
-    from keystone_robotics.evaluate.executors import make_executor
     from keystone_robotics.evaluate.run import evaluate
     from keystone_robotics.policies.load import default_tasks
 
     console = Console()
-    given = {
-        "policy": policy, "env": env, "tasks": tasks, "arms": arm or None, "episodes": episodes, "repeats": repeats,
-        "seed": seed, "shard": shard, "max_steps": max_steps, "execute": execute, "device": device,
-        "keep_rounds": keep_rounds or None, "allow_untrained_tasks": allow_untrained_tasks or None,
-        "latency": None if latency else False, "trust_remote_code": trust_remote_code or None,
-    }  # fmt: skip
-    values = read_yaml(config) if config else {}
-    values.update({name: value for name, value in given.items() if value is not None})
     executor = make_executor(workers, ray, gpus, episode_timeout)
     settings = config_from(
         values, default_tasks(values.get("policy"), values.get("env")) if not values.get("tasks") else ()

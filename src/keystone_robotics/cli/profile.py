@@ -35,7 +35,7 @@ def run(
     """Measure latency and memory of a round against K (and denoising steps), and find the largest K worth having.
 
     All K are measured in turn in every round, after a warm-up. With five rounds or more the result is also stored where
-    `keystone.attach(policy, k="auto")` finds it.
+    `keystone.attach(policy, k="auto")` finds it, unless fewer than 30 leave K uncertain.
 
     Args:
         policy: a policy of keystone-study, a folder written by `keystone train` or LeRobot, a LeRobot name on the hub, or
@@ -68,8 +68,8 @@ def run(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from keystone_robotics.profiling.api import RESULT, check_arguments, profile
-    from keystone_robotics.profiling.store import ENOUGH, profiles_folder
+    from keystone_robotics.profiling.api import RESULT, check_arguments, not_stored, profile
+    from keystone_robotics.profiling.store import profiles_folder
     from keystone_robotics.report.cost import draw_cost
     from keystone_robotics.report.style import save
 
@@ -104,10 +104,8 @@ def run(
     (folder / "profile.md").write_text(str(found) + "\n")
     paths = save(draw_cost(found), folder, "profile")
     console.print(f"wrote {', '.join(path.name for path in paths)}, profile.md and profile.json to {folder}")
-    if found.doubt:
-        console.print('not stored for k="auto": the measurement is implausible (see above)', style="bold yellow")
-    elif (count := min(cost.rounds for cost in found.costs)) < ENOUGH:
-        console.print(f'not stored for k="auto": {count} rounds of each K, {ENOUGH} are needed')
+    if reason := not_stored(found, rounds):
+        console.print(f'not stored for k="auto": {reason}', style="bold yellow")
     else:
         console.print(f'stored for k="auto", which gives K = {found.best()} from now on, in {profiles_folder()}')
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -12,10 +14,11 @@ from keystone_robotics.errors import KeystoneError
 def run(
     policy: str,
     env: str,
-    budget: int = 2000,
+    budget: int = 1500,
     latency: str = "1.0",
     tasks: tuple[str, ...] | None = None,
     arm: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
+    space: Literal["default", "wide"] | None = None,
     seed: int | None = None,
     shard: int | None = None,
     max_steps: int | None = None,
@@ -33,18 +36,21 @@ def run(
 
     Measures the latency of every arm, races those within the limit on shared initial states, and confirms the best free change
     (one sample) and the best arm with K candidates against the policy as it is, on states that the race did not use. After an
-    interruption the same command resumes the run.
+    interruption the same command resumes the run. Exit code 0; 1 if every episode of a confirmed arm ended with an error; 2 if
+    it cannot be run, was interrupted, or all episodes end with errors.
 
     Args:
         policy: as for `keystone eval`.
         env: as for `keystone eval`.
         budget: episodes in all; 30 % of them confirm the choice.
-        latency: how long a round may take: a multiple of the latency of the policy as it is (1.0: no slower than now),
-            milliseconds (20ms), or none.
+        latency: how much time an executed step may cost: a multiple of that of the policy as it is (1.0: no slower than now),
+            milliseconds for as many executed steps as one round of the policy as it is has (20ms), or none.
         tasks: of the environment; default those that the policy was trained on, else all.
         arm: RULE:name=value,… as for `keystone eval`, with alternatives: "core-mean:k=4|16,steps=2|3|default",
-            "first:temperature=1|0.6,execute=default|half". May be given several times; default 40 arms with one sample and 32
-            with K candidates (docs/tune.md). The policy as it is always takes part.
+            "first:temperature=1|0.6,execute=default|half". May be given several times; replaces --space. The policy as it is
+            always takes part.
+        space: default (11 arms with one sample, 12 with K candidates, for 1500 episodes or more) or wide (40 and 32, for 5000
+            or more): docs/tune.md.
         seed: of initial states and policy noise (default 0).
         shard: episodes that are rolled out together as one batch at most (default 25); smaller values need less memory.
         max_steps: environment steps after which an episode has failed; default the environment's.
@@ -59,6 +65,16 @@ def run(
         gpus: fraction of a GPU per worker on Ray (default 0).
         episode_timeout: as for `keystone eval`.
     """
+    from keystone_robotics.tune.limit import LatencyLimit
+    from keystone_robotics.tune.space import SPACES, expand
+
+    # Wrong values are said at once, before torch is imported.
+    limit = LatencyLimit.parse(latency)
+    for pattern in arm:
+        expand(pattern, None)
+    if arm and space:
+        raise KeystoneError(f"--arm replaces the arms of --space {space}: give one of both")
+
     from rich.console import Console
 
     from keystone_robotics.evaluate.config import config_from
@@ -66,9 +82,7 @@ def run(
     from keystone_robotics.policies.load import default_tasks
     from keystone_robotics.tables import as_text
     from keystone_robotics.tune.config import TuneConfig
-    from keystone_robotics.tune.latency import LatencyLimit
     from keystone_robotics.tune.run import tune
-    from keystone_robotics.tune.space import DEFAULT_SPACE
     from keystone_robotics.tune.usage import as_yaml
 
     console = Console()
@@ -78,8 +92,8 @@ def run(
         "trust_remote_code": trust_remote_code or None,
     }  # fmt: skip
     executor = make_executor(workers, ray, gpus, episode_timeout)
-    limit = LatencyLimit.parse(latency)
-    config = TuneConfig(config_from(given, tasks or default_tasks(policy, env)), budget, arm or DEFAULT_SPACE, limit)
+    arms = arm or SPACES[space or "default"]
+    config = TuneConfig(config_from(given, tasks or default_tasks(policy, env)), budget, arms, limit)
     try:
         tuned = tune(config, out, executor, console)
     except KeyboardInterrupt:
@@ -90,20 +104,24 @@ def run(
     def say(text: str = "", style: str | None = None) -> None:
         console.print(text, soft_wrap=True, highlight=False, markup=False, style=style)
 
-    say()
+    say("\nrace:")
     say(as_text(tuned.rows(raced=True)))
-    say()
     for line in tuned.finalists:
         say(line)
-    say()
+    say("\nconfirmation, on initial states that the race did not use:")
+    say(as_text(tuned.confirmation_rows()))
     for one in tuned.verdict.comparisons:
-        say(f"{one.b} against {one.a}, {one.overall.a.states} fresh states: {one.verdict}")
-    say()
-    say(tuned.verdict.headline, "bold")
+        say(f"{one.b} against {one.a}: {one.verdict}")
+    say("\n" + tuned.verdict.headline, "bold")
     for line in tuned.verdict.notes:
         say(line)
-    say(as_yaml(tuned.recommended, "how to use it"))
+    say(as_yaml(tuned.recommended, "how to use it").rstrip())
+    if tuned.verdict.faster is not None:
+        say(as_yaml(tuned.verdict.faster, "or, faster").rstrip())
     rate = f" ({tuned.new / tuned.seconds:.1f} per second)" if tuned.new else ""
     say(
         f"{tuned.used} of {budget} episodes, {tuned.new} of them rolled out now in {tuned.seconds:.0f} s{rate}: {out}/tune.md"
     )
+    if tuned.only_errors:
+        sys.stderr.write(f"keystone: every episode of {', '.join(tuned.only_errors)} ended with an error\n")
+        raise SystemExit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.records import EpisodeRecord
 
 ALPHA = 0.05
+Outcome = Literal["better", "barely better", "no clear difference", "barely worse", "worse"]
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,23 @@ class Comparison:
         return self.overall.interval[0] > 0
 
     @property
+    def outcome(self) -> Outcome:
+        """In a few words, the same wherever a result is told. "barely": the interval excludes zero, but the exact test,
+        adjusted for the number of arms, does not. They are different methods, so that they may disagree at the edge.
+        """
+        if not (self.improvement or self.regression):
+            return "no clear difference"
+        if self.overall.p_holm >= ALPHA:
+            return "barely better" if self.improvement else "barely worse"
+        return "better" if self.improvement else "worse"
+
+    @property
+    def points(self) -> str:
+        """The difference with its interval: ``+7.8 [+0.7, +14.7] points``."""
+        low, high = (100 * bound for bound in self.overall.interval)
+        return f"{100 * self.overall.difference:+.1f} [{low:+.1f}, {high:+.1f}] points"
+
+    @property
     def only_errors(self) -> tuple[str, ...]:
         """Which of "A" and "B" has nothing but errors: then nothing was measured."""
         rates = (("A", self.overall.a), ("B", self.overall.b))
@@ -133,13 +151,9 @@ class Comparison:
         numbers = f"{100 * one.difference:+.1f} points [{low:+.1f}, {high:+.1f}], {_p(one.p)} ({one.test})"
         if self.arms > 1:
             numbers += f", {_p(one.p_holm)} for one of {self.arms} arms (Holm)"
-        if not (self.regression or self.improvement):
-            return (
-                f"no clear difference: {numbers}; at this n only {100 * one.detectable:.0f} points or more would show"
-            )
-        word = "better" if self.improvement else "worse"
-        # interval and exact test are different methods, so that they may disagree at the edge
-        return f"B is {word}{', but barely' if one.p_holm >= ALPHA else ''}: {numbers}"
+        if self.outcome == "no clear difference":
+            return f"{self.outcome}: {numbers}; at this n only {100 * one.detectable:.0f} points or more would show"
+        return f"B is {self.outcome}: {numbers}"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, with the properties."""

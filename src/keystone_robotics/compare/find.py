@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from keystone_robotics.records import FILE as STORE_FILE
 
 EXPECTED = f"the folder of a `keystone eval`, LeRobot's {LEROBOT_FILE} or vla-eval's {PATTERN} (or their folder)"
 
+#: Paths that an error names at most.
+NEAREST = 5
+
 
 def read(path: Path) -> list[Outcomes]:
     """All arms at a path: those of a run, or the one arm of another tool's result.
@@ -24,9 +28,7 @@ def read(path: Path) -> list[Outcomes]:
         KeystoneError: if there is no readable result.
     """
     if not path.exists():
-        beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-        hint = f" ({nearest_name(path.name, beside)})" if 0 < len(beside) <= 30 else ""
-        raise KeystoneError(f"{path} does not exist{hint}: expected {EXPECTED}")
+        raise KeystoneError(f"{path} does not exist{_nearest_paths(path)}: expected {EXPECTED}")
     if path.is_dir():
         return _read_folder(path)
     if path.name == STORE_FILE:
@@ -39,6 +41,15 @@ def read(path: Path) -> list[Outcomes]:
     raise KeystoneError(f"{path} is not a result that can be compared: expected {EXPECTED}")
 
 
+def _nearest_paths(path: Path) -> str:
+    """The entries of the parent folder whose names are nearest, five at most, in brackets."""
+    if not path.parent.is_dir():
+        return ""
+    names = sorted(one.name for one in path.parent.iterdir() if not one.name.startswith("."))
+    near = difflib.get_close_matches(path.name, names, n=NEAREST, cutoff=0.4)
+    return f" (did you mean {' or '.join(str(path.parent / name) for name in near)}?)" if near else ""
+
+
 def _read_folder(folder: Path) -> list[Outcomes]:
     if (folder / STORE_FILE).is_file():
         return read_run(folder)
@@ -46,7 +57,9 @@ def _read_folder(folder: Path) -> list[Outcomes]:
         return [read_lerobot(folder / LEROBOT_FILE)]
     if any(folder.glob(PATTERN)):
         return [read_vla_eval_folder(folder)]
-    raise KeystoneError(f"{folder} holds no result: expected {EXPECTED}")
+    inside = sorted(str(one.parent) for one in folder.glob(f"*/{STORE_FILE}"))[:NEAREST]
+    hint = f", but there are in {' and '.join(inside)}: give one of them" if inside else f": expected {EXPECTED}"
+    raise KeystoneError(f"{folder} holds no result{hint}")
 
 
 def choose(first: Path, second: Path | None, arms: Sequence[str] = ()) -> list[Outcomes]:

@@ -12,13 +12,14 @@ import numpy as np
 from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.records import EpisodeRecord, Store
+from keystone_robotics.spec import BASELINE
 
 #: Settings of a run that success rates depend on.
 SETTINGS = ("env", "seed", "max_steps", "execute")
 
 
 def read_run(folder: Path) -> list[Outcomes]:
-    """The arms of a run, in the order in which they were added.
+    """The arms of a run in the order of its settings; where it has none (a race of `keystone tune`), the policy as it is first.
 
     Raises:
         KeystoneError: if there is no run, it is damaged, or it holds no episode yet.
@@ -34,7 +35,7 @@ def read_run(folder: Path) -> list[Outcomes]:
     ordered = [arm for arm in asked.get("arms", ()) if arm in by_arm]
     return [
         outcomes_of(arm, by_arm[arm], str(folder), identity, _unfinished(arm, by_arm[arm], asked))
-        for arm in [*ordered, *(arm for arm in by_arm if arm not in ordered)]
+        for arm in [*ordered, *sorted((arm for arm in by_arm if arm not in ordered), key=lambda arm: arm != BASELINE)]
     ]
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError, nearest_name
-from keystone_robotics.sample.noise import derive_seed
 from keystone_robotics.select.rules import RULES
 from keystone_robotics.select.rules.checks import whole
 from keystone_robotics.spec import Spec
@@ -129,6 +128,8 @@ class EvaluationConfig:
 
     def noise_seed(self, repeat: int, task: str, episode: int, round: int) -> int:
         """Of the policy's noise: the same for all arms, so that the noise of K = 1 is candidate 0 of K's."""
+        from keystone_robotics.sample.noise import derive_seed  # imports torch: wrong options are said before
+
         return derive_seed(self.seed, repeat, zlib.crc32(task.encode()), episode, round)
 
     def asks_for(self, task: str, repeat: int, episode: int) -> bool:

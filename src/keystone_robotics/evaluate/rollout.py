@@ -184,12 +184,12 @@ class Planner:
                 if _is_setup_error(error):
                     raise
 
-    def time_round(self, episode: LiveEpisode) -> float:
+    def time_round(self, episode: LiveEpisode, clock: Callable[[], float] = time.perf_counter) -> float:
         """Milliseconds of one round at batch size 1 for an episode's last observations. Nothing is executed or remembered."""
-        begin = time.perf_counter()
+        begin = clock()
         try:
             self._ask([episode], 0)
-            return 1e3 * (time.perf_counter() - begin)
+            return 1e3 * (clock() - begin)
         finally:
             self.handle.reset_history()
 

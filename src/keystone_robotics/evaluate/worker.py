@@ -30,6 +30,17 @@ from keystone_robotics.spec import Spec
 log = logging.getLogger("keystone")
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes on one thread: work is parallel over processes, and results must not depend on the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Worker:
     """Rolls out shards, one after the other.
 
@@ -57,11 +68,10 @@ class Worker:
             KeystoneError: if the setup is wrong, so that every shard would fail.
             ImportError: if a package is missing, likewise.
         """
-        torch.set_num_threads(1)  # work is parallel over processes; results must not depend on threads
         begin = time.perf_counter()
         numbers = shard.episodes if numbers is None else numbers
         self.activity.begin_shard()
-        with self.activity.doing(Doing.PREPARING):
+        with one_thread(), self.activity.doing(Doing.PREPARING):
             try:
                 results = tuple(self._roll_out(shard, numbers))
             except (KeystoneError, ImportError):

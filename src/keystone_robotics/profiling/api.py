@@ -81,8 +81,8 @@ def profile(
         call: how to call the policy; default ``policy.select_action(observation)``, else ``policy.infer(observation)``, else
             ``policy(observation)``.
         out: folder for profile.json.
-        profiles: folder in which `keystone.attach(policy, k="auto")` finds the profile, unless it has fewer than five rounds;
-            default see `docs/profile.md`.
+        profiles: folder in which `keystone.attach(policy, k="auto")` finds the profile, unless it has fewer than five rounds,
+            or fewer than 30 that leave K uncertain; default see `docs/profile.md`.
         progress: is called with the numbers of measurements done and planned.
         **options: of `keystone.attach`; not with other clients, which do not know them.
 
@@ -157,7 +157,7 @@ def profile(
         path=measured.path,
         steps=own,
     )
-    if rounds >= ENOUGH and not found.doubt:
+    if not not_stored(found, rounds):
         for (
             one,
             fingerprint,
@@ -171,6 +171,17 @@ def profile(
         with atomic_write(Path(out) / RESULT) as draft:
             draft.write_text(json.dumps(found.as_dict(), indent=2) + "\n")
     return found
+
+
+def not_stored(found: Profile, rounds: int) -> str:
+    """Why a profile must not decide about K for good, so that it is not stored for ``k="auto"``; empty if it may."""
+    if found.doubt:
+        return "the measurement is implausible (see above)"
+    if rounds < ENOUGH:
+        return f"{rounds} rounds of each K, {ENOUGH} are needed"
+    if rounds < ROUNDS and found.uncertain():
+        return f"K is not certain after {rounds} rounds (see above): give {ROUNDS} or more"
+    return ""
 
 
 def _make_folder(folder: Path) -> None:

@@ -80,7 +80,8 @@ def round_of(
     if act is not None:
         reset = getattr(policy, "reset", lambda: None)  # or it would serve the rest of the last chunk from its queue
         return reset, lambda: act(dict(observation))
-    if callable(policy):
+    # A module without a forward of its own is callable, but raises.
+    if callable(policy) and getattr(type(policy), "forward", None) is not torch.nn.Module.forward:
         return lambda: None, lambda: policy(observation)
     raise KeystoneError(
         f"a {original_class(policy).__name__} has neither select_action nor infer and cannot be called: say how to, "

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError, TooManyCandidates
-from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.check import Comparison, DrawTrace, Finding, compare_with_plain, verify
 from keystone_robotics.sample.context import SamplingContext, coarsest_type
 from keystone_robotics.sample.counters import Counters
@@ -34,7 +34,7 @@ from keystone_robotics.sample.steps import call_at_steps, check_steps
 from keystone_robotics.sample.timer import Mark, RoundTimer
 from keystone_robotics.sample.usage import Usage
 from keystone_robotics.sample.vectorise import sample_vectorised
-from keystone_robotics.select import ActionSpace, Selection, select
+from keystone_robotics.select import Selection, select
 
 log = logging.getLogger("keystone")
 T = TypeVar("T")
@@ -51,6 +51,7 @@ class SeededRequest:
         temperature: factor on the initial noise.
         context: in which the round is sampled; None if the sampler is vectorised.
         k: requested candidates per row.
+        steps: denoising steps of each candidate; None for the policy's own number.
     """
 
     number: int
@@ -59,6 +60,7 @@ class SeededRequest:
     temperature: float
     context: SamplingContext | None
     k: int
+    steps: int | None = None
 
     def draw(self, path: str, k: int) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Candidates (B, K, T, D), and all noise they were drawn from (B * K, ...)."""
@@ -155,9 +157,10 @@ class Engine:
         k = self.k  # read once: it may change while the round runs
         if self.is_own_code(k):
             return self.run_single(request.single, request.chunk)
-        request = request.wrapped(self.at_steps)
+        steps = self.steps  # likewise
+        request = request.wrapped(partial(self._call_at, steps))
         with self.timer.round():
-            round = self._next_round(request, k)  # noise
+            round = self._next_round(request, k, steps)  # noise
             trace = self._draw(round)  # path, draw, verify
             begin = Mark.now()
             selection = self.selector.select(trace.candidates, request.delay)  # select
@@ -182,10 +185,11 @@ class Engine:
             value = single()
             try:
                 candidates = chunk(value).detach().unsqueeze(1)
+                ids = self._episode_ids(len(candidates))  # first: an unreported round has its rows too
                 sampled = self.wait(candidates.device)
                 selection = select(candidates, "first")
                 times = self.timer.end(candidates.device, sampled, Mark.now().host - sampled.host)
-                seen = self._seen(candidates, 0)
+                seen = ids, self.selector.space_for(candidates, 0), self.selector.window(0)
             except Exception as error:  # for example a non-finite chunk, which is the policy's to handle with K = 1
                 log.debug("KeyStone: a round with K = 1 is not reported: %s", error)
                 return value
@@ -206,7 +210,7 @@ class Engine:
         """Whether a round with K candidates runs the policy's own code."""
         return k == 1 and self.temperature == 1.0 and self.seed is None and current_seeds(id(self)) is None
 
-    def _next_round(self, request: SampleRequest, k: int) -> SeededRequest:
+    def _next_round(self, request: SampleRequest, k: int, steps: int | None) -> SeededRequest:
         with self.lock:
             number = self.rounds
             self.rounds += not self._is_rehearsal
@@ -221,8 +225,8 @@ class Engine:
         else:
             with global_generator:
                 seeds = row_seeds(int(torch.randint(2**63 - 1, ())), batch)
-        context = SamplingContext.of(request, self.steps)
-        return SeededRequest(number, seeds, request, self.temperature, context, k)
+        context = SamplingContext.of(request, steps)
+        return SeededRequest(number, seeds, request, self.temperature, context, k, steps)
 
     # ---- path, draw, verify
 
@@ -240,11 +244,12 @@ class Engine:
 
     @property
     def verified(self) -> bool:
-        """Whether the self-check has passed with this number of steps, or is disabled."""
+        """Whether the self-check has passed with the number of steps of the next round, or is disabled."""
         return not self.check or self.steps in self.verified_steps
 
     def _is_verified(self, round: SeededRequest) -> bool:
-        return self.verified and (not self._may_be_fast(round) or round.context in self.paths.proved)
+        checked = not self.check or round.steps in self.verified_steps
+        return checked and (not self._may_be_fast(round) or round.context in self.paths.proved)
 
     def _draw_verified(self, round: SeededRequest) -> DrawTrace:
         """On the fast path if it was proved; on the plain path if that raises."""
@@ -346,15 +351,14 @@ class Engine:
         if (
             finding.k > 1 or round.k == 1
         ):  # one candidate, where memory was too small for more, proves nothing about several
-            self.verified_steps.add(self.steps)
+            self.verified_steps.add(round.steps)
         log.info("KeyStone self-check passed: %s", finding)
 
     # ---- emit
 
-    def _seen(self, candidates: Tensor, delay: int) -> tuple[tuple[Hashable, ...], ActionSpace | None, Window | None]:
-        """The last fields of a `RoundEvent`: episodes, space and window."""
-        ids = self.episodes.ids(id(self), len(candidates))
-        return ids, self.selector.space_for(candidates, delay), self.selector.window(delay)
+    def _episode_ids(self, rows: int) -> tuple[Hashable, ...]:
+        """Whose rows a round has. A rehearsed round takes none of an iterator's ids: those are of the rounds that count."""
+        return self.episodes.numbered(rows) if self._is_rehearsal else self.episodes.ids(id(self), rows)
 
     def _finish(self, round: SeededRequest, trace: DrawTrace, selection: Selection, seconds: float) -> None:
         times = self.timer.end(trace.candidates.device, trace.sampled, seconds)
@@ -362,8 +366,11 @@ class Engine:
         k = trace.candidates.shape[1]
         # What outlives the round holds no autograd graph.
         kept = selection._replace(chunk=selection.chunk.detach())
-        seen = self._seen(trace.candidates, round.request.delay)
-        event = RoundEvent(round.number, round.seeds, trace.candidates.detach(), kept, trace.path, k, times, *seen)
+        ids, delay = self._episode_ids(len(trace.candidates)), round.request.delay
+        space, window = self.selector.space_for(trace.candidates, delay), self.selector.window(delay)
+        event = RoundEvent(
+            round.number, round.seeds, trace.candidates.detach(), kept, trace.path, k, times, ids, space, window
+        )
         with self.lock:
             if self.keep and not (self._is_rehearsal and self.k_given):
                 self.kept[round.number] = round, trace.path, k
@@ -415,10 +422,13 @@ class Engine:
 
     def at_steps(self, function: Callable[..., T]) -> Callable[..., T]:
         """A function of the policy's code, to be called with the number of denoising steps that is set now."""
-        setting = None if self.steps is None else self.adapter.steps_setting(self.owner)
-        if self.steps is None or setting is None:
+        return self._call_at(self.steps, function)
+
+    def _call_at(self, steps: int | None, function: Callable[..., T]) -> Callable[..., T]:
+        setting = None if steps is None else self.adapter.steps_setting(self.owner)
+        if steps is None or setting is None:
             return function
-        return partial(call_at_steps, self.stepping, setting, self.steps, function)
+        return partial(call_at_steps, self.stepping, setting, steps, function)
 
     def drop_old_rounds(self) -> None:
         """Drop the oldest rounds beyond ``keep``."""

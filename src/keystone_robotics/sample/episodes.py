@@ -78,5 +78,9 @@ class EpisodeRows:
             given = tuple(itertools.islice(given, batch))
         if given is not None and len(given) == batch:
             return given
+        return self.numbered(batch)
+
+    def numbered(self, batch: int) -> tuple[EpisodeRow, ...]:
+        """The numbers of rows, whatever the caller names them."""
         rows = self.kept if self.kept is not None and len(self.kept) == batch else range(batch)
         return tuple(EpisodeRow(self.resets, row) for row in rows)

@@ -48,6 +48,8 @@ class Selector:
 
     def select(self, candidates: Tensor, delay: int = 0) -> Selection:
         """One of the K candidates (B, K, T, D) of each row."""
+        if self.execute is not None and self.execute > candidates.shape[2]:
+            raise KeystoneError(f"execute={self.execute}: the policy's chunks have {candidates.shape[2]} steps")
         rule, space = self._rule(len(candidates)), self.space_for(candidates, delay)
         # A constant seed: with the round's, the selection of a row would depend on the other rows.
         return select(candidates, rule, space, seed=0, metric=self.metric)

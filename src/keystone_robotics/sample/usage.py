@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from keystone_robotics.errors import KeystoneError
 
 #: Seconds that `detach` waits for a round to end.
-PATIENCE = 60.0
+DETACH_SECONDS = 60.0
 
 
 class Usage:
@@ -54,17 +54,18 @@ class Usage:
         """Within this block nobody is inside, and whoever wants to enter waits. Not for a thread that is inside.
 
         Raises:
-            KeystoneError: if somebody is inside for longer than `PATIENCE`.
+            KeystoneError: if somebody is inside for longer than `DETACH_SECONDS`.
         """
         with self._condition:
-            if not self._condition.wait_for(lambda: not self._closed, PATIENCE):
-                raise KeystoneError(f"another thread has been detaching this policy for {PATIENCE:.0f} s")
+            if not self._condition.wait_for(lambda: not self._closed, DETACH_SECONDS):
+                raise KeystoneError(f"another thread has been detaching this policy for {DETACH_SECONDS:.0f} s")
             self._closed = True
         try:
             with self._condition:
-                if not self._condition.wait_for(lambda: self._inside == 0, PATIENCE):
+                if not self._condition.wait_for(lambda: self._inside == 0, DETACH_SECONDS):
                     raise KeystoneError(
-                        f"a round of this policy has been running for {PATIENCE:.0f} s in another thread: it stays attached"
+                        f"a round of this policy has been running for {DETACH_SECONDS:.0f} s in another thread: it stays "
+                        "attached"
                     )
             yield
         finally:

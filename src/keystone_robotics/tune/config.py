@@ -10,12 +10,12 @@ from typing import Any
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.spec import Spec
-from keystone_robotics.tune.latency import LatencyLimit
+from keystone_robotics.tune.limit import LatencyLimit
 from keystone_robotics.tune.race import least_budget
 from keystone_robotics.tune.space import DEFAULT_SPACE, POLICY_AS_IT_IS, expand, groups_of
 
 #: Share of the budget for the confirmation.
-CONFIRM = 0.3
+CONFIRM_SHARE = 0.3
 #: Initial states, over all tasks, below which a confirmation says nothing.
 LEAST_STATES = 20
 #: No slower than the policy as it is.
@@ -30,7 +30,7 @@ class TuneConfig:
         evaluation: policy, environment, tasks, seed and so on; its arms and numbers of episodes are not used.
         budget: episodes in all.
         space: arms with alternatives, see `keystone_robotics.tune.space.expand`.
-        latency: limit of one round; None for no limit.
+        latency: limit of the time per executed step; None for no limit.
     """
 
     evaluation: EvaluationConfig
@@ -46,28 +46,36 @@ class TuneConfig:
     @property
     def race_budget(self) -> int:
         """Episodes of the race."""
-        return self.budget - int(self.budget * CONFIRM)
+        return self.budget - int(self.budget * CONFIRM_SHARE)
 
     def confirm_states(self, arms: int) -> int:
         """Initial states of each task in the confirmation of a number of arms."""
-        return int(self.budget * CONFIRM) // (arms * len(self.evaluation.tasks))
+        return int(self.budget * CONFIRM_SHARE) // (arms * len(self.evaluation.tasks))
 
     def check_budget(self, arms: Sequence[Spec]) -> None:
         """Refuse a budget that is too small to race these arms and to confirm the choice.
 
         Raises:
-            KeystoneError: with the smallest one that is not.
+            KeystoneError: with the smallest one that is not, and what else would do.
         """
+        tasks, least = len(self.evaluation.tasks), self.least_budget(arms)
+        if self.budget >= least:
+            return
+        fewer = next((n for n in range(len(arms) - 1, 1, -1) if self.least_budget(arms[:n]) <= self.budget), None)
+        instead = f"{fewer} arms or fewer (--arm)" if fewer else "fewer arms (--arm)"
+        raise KeystoneError(
+            f"--budget {self.budget}: {len(arms)} arms on {tasks} tasks need {least} episodes or more. Give --budget {least}, "
+            f"{instead}, or fewer --tasks; every arm runs once in every task, the better quarter again, and so on, and "
+            f"{CONFIRM_SHARE:.0%} of the budget confirm the choice"
+        )
+
+    def least_budget(self, arms: Sequence[Spec]) -> int:
+        """Episodes that racing these arms and confirming the choice need."""
         tasks, groups = len(self.evaluation.tasks), groups_of(arms)
         confirmed = 1 + len({group for group, arm in zip(groups, arms, strict=True) if arm != POLICY_AS_IT_IS})
         states = math.ceil(LEAST_STATES / tasks)
-        least = math.ceil(max(least_budget(groups, tasks) / (1 - CONFIRM), confirmed * states * tasks / CONFIRM))
-        if self.budget < least:
-            raise KeystoneError(
-                f"--budget {self.budget}: {len(arms)} arms on {tasks} tasks need {least} episodes or more: every arm runs once "
-                f"in every task, the better quarter again, and so on; {CONFIRM:.0%} confirm the choice. Give a larger budget, "
-                "fewer --tasks or fewer arms (--arm)"
-            )
+        confirmation = confirmed * states * tasks / CONFIRM_SHARE
+        return math.ceil(max(least_budget(groups, tasks) / (1 - CONFIRM_SHARE), confirmation))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -36,7 +36,8 @@ class TuneProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self.console.is_terminal:  # else it was not started, and would print an empty line
+            self._bar.stop()
 
     def add(self, episodes: Sequence[EpisodeRecord]) -> None:
         """Count episodes, stored or new."""

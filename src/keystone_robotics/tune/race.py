@@ -50,7 +50,7 @@ class Batch:
 
 
 @dataclass
-class Entrant:
+class ArmState:
     """One arm of a race.
 
     Attributes:
@@ -58,16 +58,16 @@ class Entrant:
         blocks: that it has run.
         successes: in them.
         growth: (bets,) log of the capital of the bets against it.
-        fate: "running", "eliminated" or "set aside".
-        rival: the arm that led its group when it left the race; None while it runs.
+        status: "running", "eliminated" or "set aside".
+        eliminated_by: the arm that led its group when it left the race; None while it runs.
     """
 
     group: int
     blocks: int = 0
     successes: int = 0
     growth: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(BETS)))
-    fate: str = "running"
-    rival: int | None = None
+    status: str = "running"
+    eliminated_by: int | None = None
 
     @property
     def e_value(self) -> float:
@@ -89,7 +89,7 @@ class Race:
     >>> race = Race([0, 0], tasks=1, budget=60)
     >>> while batch := race.next_batch():
     ...     race.add(np.array([[[0]] * batch.count, [[1]] * batch.count]))
-    >>> race.arms[0].fate, race.leader(0), race.used
+    >>> race.arms[0].status, race.leader(0), race.used
     ('eliminated', 1, 16)
     """
 
@@ -103,7 +103,7 @@ class Race:
     ) -> None:
         self._one_in = next((one_in for one_in in ONE_IN if _least(groups, tasks, one_in) <= budget), ONE_IN[-1])
         self._neighbours = neighbours or [()] * len(groups)
-        self.arms = [Entrant(group) for group in groups]
+        self.arms = [ArmState(group) for group in groups]
         self.tasks, self.budget, self.alpha = tasks, budget, alpha
         self.blocks = self.used = 0
         self._batch: Batch | None = None
@@ -112,7 +112,7 @@ class Race:
     def running(self) -> list[int]:
         """Arms of the groups that are not decided."""
         groups = self._undecided()
-        return [arm for arm, one in enumerate(self.arms) if one.fate == "running" and one.group in groups]
+        return [arm for arm, one in enumerate(self.arms) if one.status == "running" and one.group in groups]
 
     def leader(self, group: int) -> int:
         """The arm with the most successes among those of a group that are left."""
@@ -147,10 +147,10 @@ class Race:
         values = np.asarray(outcomes, np.float64)
         for row, arm in enumerate(batch.arms):
             one = self.arms[arm]
-            rivals = [at for at, other in enumerate(batch.arms) if self.arms[other].group == one.group and at != row]
+            others = [at for at, arm_at in enumerate(batch.arms) if self.arms[arm_at].group == one.group and at != row]
             if self.blocks:  # before the first block nobody leads: the bet is on the mean of the others
-                rivals = [max(rivals, key=lambda at: (self.arms[batch.arms[at]].successes, -at))]
-            one.growth = one.growth + log_growth((values[rivals].mean(0) - values[row]).ravel())
+                others = [max(others, key=lambda at: (self.arms[batch.arms[at]].successes, -at))]
+            one.growth = one.growth + log_growth((values[others].mean(0) - values[row]).ravel())
         for row, arm in enumerate(batch.arms):
             self.arms[arm].blocks += batch.count
             self.arms[arm].successes += int(values[row].sum())
@@ -161,7 +161,7 @@ class Race:
             best = self.leader(group)
             for arm in self._left(group):
                 if arm != best and self.arms[arm].e_value >= 1 / self.alpha:
-                    self.arms[arm].fate, self.arms[arm].rival = "eliminated", best
+                    self.arms[arm].status, self.arms[arm].eliminated_by = "eliminated", best
 
     def _around(self, arm: int) -> float:
         """The success rate of an arm's neighbours, of all that they have run."""
@@ -170,7 +170,7 @@ class Race:
         return sum(one.successes for one in near) / (blocks * self.tasks) if blocks else 0.0
 
     def _left(self, group: int) -> list[int]:
-        return [arm for arm, one in enumerate(self.arms) if one.group == group and one.fate == "running"]
+        return [arm for arm, one in enumerate(self.arms) if one.group == group and one.status == "running"]
 
     def _undecided(self) -> dict[int, int]:
         """Numbers of arms left in the groups that have more than one."""
@@ -186,7 +186,7 @@ class Race:
         for group, size in stage.sizes.items():
             left = sorted(self._left(group), key=lambda arm: (-self.arms[arm].successes, -self._around(arm), arm))
             for arm in left[_kept(size, self._one_in) :]:
-                self.arms[arm].fate, self.arms[arm].rival = "set aside", left[0]
+                self.arms[arm].status, self.arms[arm].eliminated_by = "set aside", left[0]
 
 
 @dataclass(frozen=True)

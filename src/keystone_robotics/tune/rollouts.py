@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import Executor
 from keystone_robotics.evaluate.run import begin_session, for_workers, missing_shards, roll_out_shards
-from keystone_robotics.records import EpisodeRecord, Store
+from keystone_robotics.records import EpisodeKey, EpisodeRecord, Store
 from keystone_robotics.spec import Spec
 
 
@@ -38,10 +38,12 @@ class Rollouts:
         self.settings, self.new = settings, 0
         self._executor, self._fingerprint, self._watch = executor, fingerprint, watch
         self._store = Store(folder)
+        self._episodes: dict[EpisodeKey, EpisodeRecord] = {}  # all that are stored
 
     def __enter__(self) -> Rollouts:
         try:
             self._store.claim({"policy": self._fingerprint, **self.settings.identity()})
+            self._episodes = {one.key: one for one in self._store.episodes()}
         except BaseException:
             self._store.close()
             raise
@@ -54,17 +56,18 @@ class Rollouts:
         """The episodes of arms on ``count`` initial states of every task, from number ``first`` on."""
         batch = replace(self.settings, arms=tuple(arms), first_episode=first, episodes=count)
         self._store.add_arms([str(arm) for arm in arms])
-        wanted = {
+        wanted = [
             (str(arm), task, 0, first + number) for arm in arms for task in batch.tasks for number in range(count)
-        }
-        self._watch([one for one in self._store.episodes() if one.key in wanted])
+        ]
+        self._watch([self._episodes[key] for key in wanted if key in self._episodes])
         missing = missing_shards(self._store, batch)
         if missing and not self.new:
             begin_session(self._store)
         for new in roll_out_shards(self._store, for_workers(batch, self._fingerprint), self._executor, missing):
             self.new += len(new)
+            self._episodes |= {one.key: one for one in new}
             self._watch(new)
-        return [one for one in self._store.episodes() if one.key in wanted]
+        return [self._episodes[key] for key in wanted]
 
     def outcomes(self, arms: Sequence[Spec], first: int, count: int) -> NDArray[np.bool_]:
         """(arms, count, tasks) whether each of these episodes was a success."""
@@ -75,6 +78,12 @@ class Rollouts:
             found[rows[one.arm], one.episode - first, columns[one.task]] = one.success
         return found
 
+    def only_errors(self) -> str:
+        """If every stored episode ended with an error, the last line of the last one; else empty."""
+        errors = [one.error for one in self._episodes.values()]
+        last = errors[-1] if errors and all(error is not None for error in errors) else None
+        return "" if last is None else (last.strip().splitlines() or ["unknown"])[-1]
+
     def everything(self) -> list[EpisodeRecord]:
         """All stored episodes, also of earlier calls."""
-        return self._store.episodes()
+        return list(self._episodes.values())

@@ -10,11 +10,22 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.option_values import read_items
 from keystone_robotics.spec import BASELINE, Spec
 
-#: One sample with every free change, and K candidates of fewer steps; `first` alone is always among them.
+#: What has won on a policy of the study (docs/tune.md): few enough arms for a budget of 1,500 episodes to find the best.
 DEFAULT_SPACE = (
+    "first:steps=default|2|3,temperature=1|0.6|0.4",
+    "first:steps=2,temperature=1|0.6,execute=half",
+    "core-mean:k=16,steps=2|3|5,temperature=1|0.8",
+    "core-mean:k=16",
+    "core-mean:k=16,steps=2,temperature=0.8,execute=half",
+    "core-mean:k=4,steps=2|5",
+    "keystone:k=16,steps=2|5",
+)
+#: Every combination of the free changes, and of the options of K candidates.
+WIDE_SPACE = (
     "first:steps=default|1|2|3|5,temperature=1|0.8|0.6|0.4,execute=default|half",
     "keystone|core-mean:k=4|16,steps=2|3|5|default,temperature=1|0.8",
 )
+SPACES = {"default": DEFAULT_SPACE, "wide": WIDE_SPACE}
 DEFAULT, HALF = "default", "half"
 POLICY_AS_IT_IS = Spec(BASELINE)
 

@@ -5,18 +5,38 @@ results are the same.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.results import ShardResult
 
+if TYPE_CHECKING:
+    from keystone_robotics.evaluate.worker import Worker
+
 #: Deaths of workers after which the episode that they had in common is an error.
 TRIES = 3
 
 E = TypeVar("E", bound="Executor")
+T = TypeVar("T")
+
+
+class WorkerFailed(KeystoneError):
+    """A worker process died three times, or hung, in `Executor.run_in_worker`.
+
+    Attributes:
+        reason: one sentence.
+        episode: the number that the worker noted (`Activity`) for what it was doing; None if it noted none.
+    """
+
+    def __init__(self, reason: str, episode: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.episode = reason, episode
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.reason, self.episode)
 
 
 class Executor(ABC):
@@ -48,6 +68,18 @@ class Executor(ABC):
     @abstractmethod
     def __call__(self, settings: EvaluationConfig, shards: Sequence[Shard]) -> Iterator[ShardResult]:
         """Yield the result of every shard once, in any order."""
+
+    @abstractmethod
+    def run_in_worker(self, settings: EvaluationConfig, function: Callable[[Worker], T]) -> T:
+        """Call a function with a worker, where shards are rolled out: on the same machine or one of the same cluster.
+
+        Args:
+            settings: of the worker.
+            function: a function of a module, or a `functools.partial` of one; it and its result are pickled.
+
+        Raises:
+            WorkerFailed: if the worker dies again and again, or hangs.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -6,16 +6,17 @@ import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
-from keystone_robotics.evaluate.executors import TRIES, Executor
+from keystone_robotics.evaluate.executors import TRIES, Executor, T, WorkerFailed
 from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.evaluate.results import ShardResult, failed_episodes
+from keystone_robotics.evaluate.worker import Worker
 from keystone_robotics.named import is_reference
 from keystone_robotics.policies.load import check_device
 
@@ -57,13 +58,9 @@ class RayCluster(Executor):
         if not shards:
             return
         with self:
-            ray = self._connect()
-            on_cluster = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)
+            ray, on_cluster, cpus = self._resources()
             remote = on_cluster(_run_shard)
-            resources = ray.cluster_resources()
-            if resources.get("GPU", 0.0) < self.gpus:
-                raise KeystoneError(f"--gpus {self.gpus:g}: the Ray cluster has {resources.get('GPU', 0.0):g}")
-            limit = self.workers or max(1, int(resources.get("CPU", 1)))
+            limit = self.workers or cpus
             _check_start(ray, on_cluster(_start), settings)
             waiting, running = deque(shards), dict[Any, Shard]()
             try:
@@ -84,6 +81,26 @@ class RayCluster(Executor):
             finally:
                 for reference in running:
                     ray.cancel(reference, force=True)
+
+    def run_in_worker(self, settings: EvaluationConfig, function: Callable[[Worker], T]) -> T:
+        with self:
+            ray, on_cluster, _ = self._resources()
+            try:
+                value: T = ray.get(on_cluster(_call).remote(settings, function, self.episode_timeout))
+            except ray.exceptions.RayTaskError as error:
+                raise _unwrap(error) from None
+            except _deaths(ray) as error:
+                raise WorkerFailed(f"its Ray worker died {TRIES} times") from error
+            return value
+
+    def _resources(self) -> tuple[Any, Any, int]:
+        """Ray, what makes a function one of its workers', and the number of CPUs."""
+        ray = self._connect()
+        found = ray.cluster_resources()
+        if found.get("GPU", 0.0) < self.gpus:
+            raise KeystoneError(f"--gpus {self.gpus:g}: the Ray cluster has {found.get('GPU', 0.0):g}")
+        on_cluster = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)
+        return ray, on_cluster, max(1, int(found.get("CPU", 1)))
 
     def _probe(self) -> None:
         """Open a connection to the address, if it is one: Ray itself retries for minutes."""
@@ -139,6 +156,11 @@ def _run_shard(settings: EvaluationConfig, shard: Shard, episode_timeout: float 
     """In a Ray worker: roll out a shard."""
     (result,) = _supervise(episode_timeout)(settings, [shard])
     return result
+
+
+def _call(settings: EvaluationConfig, function: Callable[[Worker], Any], episode_timeout: float | None) -> Any:
+    """In a Ray worker: call a function in its process."""
+    return _supervise(episode_timeout).run_in_worker(settings, function)
 
 
 def _check_start(ray: Any, begin: Any, settings: EvaluationConfig) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import json
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
-from keystone_robotics.evaluate.executors import Executor
+from keystone_robotics.evaluate.executors import Executor, T
 from keystone_robotics.evaluate.results import ShardResult
 from keystone_robotics.evaluate.worker import Worker, checked_worker
 from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
@@ -41,6 +41,10 @@ class InProcess(Executor):
         with self:
             for shard in shards:
                 yield self.worker(settings).run(shard)
+
+    def run_in_worker(self, settings: EvaluationConfig, function: Callable[[Worker], T]) -> T:
+        with self:
+            return function(self.worker(settings))
 
     def worker(self, settings: EvaluationConfig) -> Worker:
         """The worker of the previous call if policy and evaluation are the same, else a new one.

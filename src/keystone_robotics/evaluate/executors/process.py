@@ -25,6 +25,7 @@ from keystone_robotics.evaluate.activity import SIZE, Activity, Doing, Note
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
 from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.results import ShardResult, failed_episodes
+from keystone_robotics.evaluate.worker import Worker
 
 #: Seconds for a worker that has nothing to do to close its environments.
 GRACE = 5.0
@@ -54,20 +55,29 @@ class Job:
 
 
 @dataclass(frozen=True)
+class WorkerCall:
+    """A function for one worker, see `Executor.run_in_worker`."""
+
+    function: Callable[[Worker], Any]
+
+
+@dataclass(frozen=True)
 class Reply:
     """What a worker sends.
 
     Attributes:
-        result: of its job; None after a check.
+        result: of its job; None after a check or a call.
         error: that every job would meet; it ends the evaluation.
         slowest: seconds that its slowest episode spent in its environment.
         memory: bytes of resident memory; 0 if unknown.
+        value: what the function of a call returned.
     """
 
     result: ShardResult | None = None
     error: Exception | None = None
     slowest: float = 0.0
     memory: int = 0
+    value: Any = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,7 @@ class WorkerProcess:
             self._process.start()
         theirs.close()
         stack.close()
-        self.job: Job | None = None
+        self.job: Job | WorkerCall | None = None
         self.first_memory: int | None = None
         self.allowance = 0.0
         self._begun = 0.0
@@ -134,7 +144,7 @@ class WorkerProcess:
         multiprocessing.connection.wait(self.waits_for)
         return self._receive() or self._death()
 
-    def give(self, settings: EvaluationConfig, job: Job) -> None:
+    def give(self, settings: EvaluationConfig, job: Job | WorkerCall) -> None:
         """Begin a job. If the worker has died meanwhile, its next `outcome` says so."""
         self.job, self.allowance, self._begun = job, 0.0, time.monotonic()
         self._send((settings, job))
@@ -265,7 +275,7 @@ def _serve(connection: Connection, stack: Connection, memory: Any, environ: dict
             connection.send(_answer(here, settings, job, activity))
 
 
-def _answer(here: InProcess, settings: EvaluationConfig, job: Job | None, activity: Activity) -> Reply:
+def _answer(here: InProcess, settings: EvaluationConfig, job: Job | WorkerCall | None, activity: Activity) -> Reply:
     try:
         with activity.doing(Doing.LOADING):
             if job is None:
@@ -273,13 +283,15 @@ def _answer(here: InProcess, settings: EvaluationConfig, job: Job | None, activi
                 return Reply()
             worker = here.worker(settings)
         worker.activity = activity
+        if isinstance(job, WorkerCall):
+            return Reply(value=job.function(worker))
         return Reply(worker.run(job.shard, job.episodes), None, activity.slowest, _resident_memory())
     except (KeystoneError, ImportError) as error:
         return Reply(error=error)
     except Exception:
         return Reply(error=RuntimeError(traceback.format_exc()))
     except BaseException:  # of an environment or a policy: a KeyboardInterrupt does not come from the keyboard here
-        if job is None:
+        if not isinstance(job, Job):
             raise
         episodes = failed_episodes(settings, job.shard, job.episodes, traceback.format_exc())
         return Reply(ShardResult(job.shard, episodes, 0.0))

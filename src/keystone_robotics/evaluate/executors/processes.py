@@ -7,15 +7,16 @@ import math
 import multiprocessing.connection
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.activity import Doing
 from keystone_robotics.evaluate.config import EvaluationConfig, Shard
-from keystone_robotics.evaluate.executors import TRIES, Executor
-from keystone_robotics.evaluate.executors.process import Failure, Job, Reply, WorkerProcess
+from keystone_robotics.evaluate.executors import TRIES, Executor, T, WorkerFailed
+from keystone_robotics.evaluate.executors.process import Failure, Job, Reply, WorkerCall, WorkerProcess
 from keystone_robotics.evaluate.results import ShardResult, failed_episodes
+from keystone_robotics.evaluate.worker import Worker
 
 log = logging.getLogger("keystone")
 
@@ -31,7 +32,7 @@ RESTART_FAILED = (
 
 #: Seconds until a call is taken for a hang where there is nothing to go by: before the first episode has ended, for rounds (the
 #: first may compile) and for making an environment (the first may compile shaders).
-PATIENCE = 1800.0
+DEFAULT_TIMEOUT = 1800.0
 #: Without a limit of the user's, an episode may spend this many times what the slowest one so far spent in its environment …
 FACTOR = 20.0
 #: … and at least these seconds.
@@ -102,7 +103,7 @@ class LocalProcesses(Executor):
                     self._wait()
                     for process in self._busy:
                         outcome, job, seconds = process.outcome(self._limit), process.job, process.seconds
-                        if outcome is None or job is None:
+                        if outcome is None or not isinstance(job, Job):
                             continue
                         if isinstance(outcome, Reply):
                             part, again = replace(self._finish(process, outcome), seconds=seconds), list[Job]()
@@ -119,6 +120,44 @@ class LocalProcesses(Executor):
                             yield result
             finally:
                 self._dismiss(self._busy)  # after an error or an interrupt their results are not wanted
+
+    def run_in_worker(self, settings: EvaluationConfig, function: Callable[[Worker], T]) -> T:
+        deaths = 0
+        with self:
+            while True:
+                outcome = self._call(settings, WorkerCall(function))
+                if isinstance(outcome, Reply):
+                    if outcome.error is not None:
+                        raise outcome.error
+                    self._loaded = True
+                    value: T = outcome.value
+                    return value
+                if outcome.note.doing in (Doing.NOTHING, Doing.LOADING) and not self._loaded:
+                    raise KeystoneError(START_FAILED)
+                log.warning("%s", outcome.reason)
+                deaths += 1
+                if outcome.hung or deaths == TRIES:
+                    raise WorkerFailed(outcome.reason, outcome.note.episode)
+
+    def _call(self, settings: EvaluationConfig, call: WorkerCall) -> Reply | Failure:
+        """Let one worker make a call, and wait for it. A worker that fails is dismissed."""
+        self._dismiss_the_dead()
+        if not self._crew:
+            self._crew.append(WorkerProcess())
+        process = self._crew[0]
+        process.give(settings, call)
+        outcome: Reply | Failure | None = None
+        try:
+            while outcome is None:
+                self._looked = time.monotonic()
+                self._wait()
+                outcome = process.outcome(self._limit)
+        finally:
+            if isinstance(outcome, Reply):
+                process.job = None
+            else:
+                self._dismiss([process])  # it failed, or this process was interrupted
+        return outcome
 
     @property
     def _busy(self) -> list[WorkerProcess]:
@@ -148,11 +187,11 @@ class LocalProcesses(Executor):
         if doing in (Doing.NOTHING, Doing.LOADING):
             return math.inf
         if doing is Doing.PREPARING:
-            return PATIENCE
+            return DEFAULT_TIMEOUT
         if self.episode_timeout is not None:
             return self.episode_timeout
         if doing is Doing.POLICY or not self._slowest:
-            return PATIENCE
+            return DEFAULT_TIMEOUT
         return max(LEAST, FACTOR * self._slowest)
 
     def _finish(self, process: WorkerProcess, reply: Reply) -> ShardResult:

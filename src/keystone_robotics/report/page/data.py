@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keystone_robotics import __version__
-from keystone_robotics.compare.comparison import ALPHA, Comparison, Contrast, Rate, compare_all, rate_of
+from keystone_robotics.compare.comparison import Comparison, Contrast, Rate, compare_all, rate_of
 from keystone_robotics.compare.outcomes import Mode, Outcomes
 from keystone_robotics.compare.pairing import compared
 from keystone_robotics.records import EpisodeKey, Store
@@ -106,18 +106,13 @@ def headline(arms: Sequence[Outcomes], comparisons: Sequence[Comparison]) -> str
         found = [one for one in comparisons if getattr(one, name)]
         which = ", ".join(one.b for one in found) if len(found) < 3 else f"{len(found)} of {len(comparisons)} arms"
         if found:
-            barely = "barely " if all(map(_barely, found)) else ""
+            barely = "barely " if all(one.outcome == f"barely {word}" for one in found) else ""
             parts.append(f"{which} {'is' if len(found) == 1 else 'are'} {barely}{word} than {first}")
     if parts:
         return "; ".join(parts)
     if len(comparisons) == 1:
         return f"No clear difference between {comparisons[0].b} and {first}"
     return f"None of {len(comparisons)} arms differs clearly from {first}"
-
-
-def _barely(one: Comparison) -> bool:
-    """The interval excludes zero, but the test with Holm's correction does not: `Comparison.verdict` says "but barely"."""
-    return (one.improvement or one.regression) and one.overall.p_holm >= ALPHA
 
 
 def _data_uri(image: Path) -> str:
@@ -156,7 +151,7 @@ def _comparison(
         "arm": number,
         "verdict": f"{one.b} {rest}" if (rest := one.verdict.removeprefix("B ")) != one.verdict else f"{one.b}: {rest}",
         "outcome": "better" if one.improvement else "worse" if one.regression else "unclear",
-        "barely": _barely(one),
+        "barely": one.outcome.startswith("barely"),
         "pairing": one.pairing.reason,
         "paired": one.pairing.paired,
         "advice": one.sequential.advice,

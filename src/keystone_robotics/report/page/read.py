@@ -12,8 +12,7 @@ from keystone_robotics.compare.find import read
 from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.records import FILE as STORE_FILE
-from keystone_robotics.tune.result import CONFIRM, RACE, ArmResult, arm_rows
-from keystone_robotics.tune.result import FILE as TUNE_FILE
+from keystone_robotics.tune.result import CONFIRM_FOLDER, RACE_FOLDER, RESULT_FILE, ArmResult, arm_rows
 
 
 @dataclass(frozen=True)
@@ -79,11 +78,11 @@ def read_runs(paths: Sequence[Path], arms: Sequence[str] = ()) -> Runs:
 
 
 def _read(path: Path) -> tuple[list[Outcomes], Tuning | None]:
-    if (path / TUNE_FILE).is_file():
-        return read(path / CONFIRM), _tuning(path / TUNE_FILE)
-    if (path / RACE / STORE_FILE).is_file():
+    if (path / RESULT_FILE).is_file():
+        return read(path / CONFIRM_FOLDER), _tuning(path / RESULT_FILE)
+    if (path / RACE_FOLDER / STORE_FILE).is_file():
         note = f"{path} is an unfinished tuning run: these are the episodes of its race, which confirm nothing"
-        return [replace(one, notes=(*one.notes, note)) for one in read(path / RACE)], None
+        return [replace(one, notes=(*one.notes, note)) for one in read(path / RACE_FOLDER)], None
     return read(path), None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.compare.read_run import outcomes_of
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import Executor
+from keystone_robotics.evaluate.latency import measure_latencies
 from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.files import write_file
 from keystone_robotics.policies import load_agent
@@ -30,7 +32,6 @@ from keystone_study.reproduce.grids import (
     free_changes,
     with_candidates,
 )
-from keystone_study.reproduce.latency import relative_latency
 from keystone_study.reproduce.workloads import Workload
 
 #: Groups of arms that something is chosen from.
@@ -126,7 +127,7 @@ def run_workload(workload: Workload, folder: Path, executor: Executor, console: 
     grid = candidates_against_steps()
     free, several = free_changes(execute), with_candidates(execute)
     every = (Spec.parse(AS_IT_IS), *(Spec.parse(arm) for arm in FIXED), *COOLED, *grid, *free, *several)
-    latency = _stored_latencies(folder / "latency.json", reported, every)
+    latency = _stored_latencies(folder / "latency.json", executor, reported, every)
     no_slower = [arm for arm in several if latency[str(arm)] * _rounds(arm, execute) <= 1.0]
     groups = {FREE: free, CANDIDATES: several, **({NO_SLOWER: no_slower} if no_slower else {})}
     choices = choose(choosing, groups, folder / "choosing", executor, console)
@@ -142,27 +143,20 @@ def _rounds(arm: Spec, execute: int) -> float:
     return execute / (arm.execute or execute)
 
 
-def _stored_latencies(path: Path, settings: EvaluationConfig, arms: Sequence[Spec]) -> dict[str, float]:
+def _stored_latencies(
+    path: Path, executor: Executor, settings: EvaluationConfig, arms: Sequence[Spec]
+) -> dict[str, float]:
     """Measured once: what is chosen depends on it, and must be the same when a run is resumed."""
     if path.exists():
         stored: dict[str, float] = json.loads(path.read_text())
         if all(str(arm) in stored for arm in arms):
             return stored
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = latencies(settings, arms)
+    # CPU time: the machine may be busy, and these policies compute on one thread.
+    measured = measure_latencies(executor, settings, arms, time.thread_time)
+    found = {str(arm): measured.round_ratio(arm) for arm in arms}
     write_file(path, json.dumps(found, indent=1) + "\n")
     return found
-
-
-def latencies(settings: EvaluationConfig, arms: Sequence[Spec]) -> dict[str, float]:
-    """Relative latency of each arm. It depends on rule, K and steps alone: one arm of each kind is measured."""
-
-    def kind(arm: Spec) -> Spec:
-        return Spec(arm.rule, arm.k, steps=arm.steps, params=arm.params)
-
-    kinds = tuple(dict.fromkeys(map(kind, arms)))
-    measured = relative_latency(settings, kinds)
-    return {str(arm): measured[str(kind(arm))] for arm in arms} | measured
 
 
 def analyse_main(
