@@ -149,7 +149,7 @@ def rounds_of(handle: Handle) -> list[RoundEvent]:
 
 
 @named(NAMES)
-@pytest.mark.parametrize(("batch_size", "k"), [(1, 6), (3, 4)])
+@pytest.mark.parametrize(("batch_size", "k"), [(1, 4), (3, 3)])
 def test_candidates_are_single_calls(name: str, policy: Any, recorder: Recorder, batch_size: int, k: int) -> None:
     recipe = POLICIES[name]
     assert batch_size in recipe.batch_sizes
@@ -300,8 +300,17 @@ def build_with_rtc(name: str) -> Any:
     return policy
 
 
-@named(RTC)
-@pytest.mark.parametrize(("batch_size", "leftover"), [(1, "rows"), (1, "none"), (3, "one row"), (3, "whole chunk")])
+@pytest.mark.parametrize(
+    ("name", "batch_size", "leftover"),
+    [
+        pytest.param(name, batch_size, leftover, marks=pytest.mark.xdist_group(name))
+        for number, name in enumerate(RTC)
+        for batch_size, leftover in (
+            (1, ("rows", "none")[number % 2]),
+            (3, ("one row", "whole chunk")[number // 2 % 2]),
+        )
+    ],
+)
 def test_candidates_are_single_calls_with_rtc(name: str, recorder: Recorder, leftover: str, batch_size: int) -> None:
     recipe, policy = POLICIES[name], build_with_rtc(name)
     generator = torch.Generator().manual_seed(1)
