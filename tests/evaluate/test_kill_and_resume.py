@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import re
 import sqlite3
 import subprocess
 
@@ -56,6 +57,7 @@ def test_killed_again_and_again(config, undisturbed, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
     assert "keystone:k=8" in result.stdout
+    assert re.search(r"24 episodes,\s+[1-9]\d*\s+already\s+stored", result.stdout), "it began anew"
     assert len(table(tmp_path / "run")) == EPISODES
     assert table(tmp_path / "run") == table(undisturbed)
     assert kept_rounds(tmp_path / "run") == kept_rounds(undisturbed)
