@@ -485,9 +485,9 @@ def test_threads_share_an_attached_policy(name: str, policy: Any) -> None:
 def test_temperature_scales_the_noise(name: str, policy: Any, recorder: Recorder) -> None:
     recipe = POLICIES[name]
     predict = functools.partial(recipe.predict, policy, recipe.batch())
-    warm = candidate_chunks(policy, predict, recorder, 3, temperature=0.5)
-    assert_close(warm, single_chunks(predict, recorder, 3, temperature=0.5))
-    cold = candidate_chunks(policy, predict, recorder, 3, temperature=0.0)
+    warm = candidate_chunks(policy, predict, recorder, 2, temperature=0.5)
+    assert_close(warm, single_chunks(predict, recorder, 2, temperature=0.5))
+    cold = candidate_chunks(policy, predict, recorder, 2, temperature=0.0)
     assert_close(cold, cold[:1].expand_as(cold), tolerance=1e-5)
 
 
@@ -628,9 +628,9 @@ def test_candidates_take_that_many_steps(name: str, policy: Any, recorder: Recor
     recipe, twin = POLICIES[name], build_with_steps(name, 2)
     batch = recipe.batch(max(recipe.batch_sizes))
     predict, expected = (functools.partial(recipe.predict, one, batch) for one in (policy, twin))
-    candidates = candidate_chunks(policy, predict, recorder, 3, steps=2)
-    assert_close(candidates, single_chunks(expected, recorder, 3))
-    moved = (single_chunks(predict, recorder, 3) - candidates).abs().max()
+    candidates = candidate_chunks(policy, predict, recorder, 2, steps=2)
+    assert_close(candidates, single_chunks(expected, recorder, 2))
+    moved = (single_chunks(predict, recorder, 2) - candidates).abs().max()
     assert moved > 1e-3, "the number of steps has no effect: this test has no teeth"
 
 
