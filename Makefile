@@ -12,7 +12,7 @@ export SDL_VIDEODRIVER ?= dummy
 # If set, every subprocess of the tests would recompile LeRobot's bytecode, which takes 20 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check test-core test-upstream bench bench-quick bench-upstream fuzz format clean
+.PHONY: help setup demo test check kernel test-core test-upstream bench bench-quick bench-upstream fuzz format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -23,8 +23,13 @@ setup: ## create or refresh the environment in .venv
 demo: setup ## evaluate a small policy on Meta-World and write out/demo/index.html
 	@.venv/bin/keystone demo --out "$(OUT)"
 
-test: check ## lint, types, layers, tests
+test: setup ## lint, types, layers, tests
+	@$(MAKE) --no-print-directory -j2 check kernel
 	@$(PYTHON) -m pytest -n 2 --dist loadgroup
+
+# Numba takes 25 s to compile the kernel and keeps it on disk. Without this, each of pytest's workers would compile it.
+kernel: setup
+	@$(PYTHON) -c "import keystone_robotics as keystone, numpy; [keystone.select(numpy.eye(4, dtype=size)[:, None]) for size in ('f4', 'f8')]"
 
 check: setup ## lint, types, layers
 	@$(PYTHON) -m ruff check .

@@ -51,7 +51,7 @@ def wrapped(env: gymnasium.Env[Any, Any]) -> LeRobotEnv:
     return LeRobotEnv(gymnasium.vector.SyncVectorEnv([lambda: env]))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(st.lists(st.integers(0, 2**30 - 1), min_size=1, max_size=6), st.integers(0, 20), st.integers(1, 5), st.data())
 def test_the_initial_state_follows_from_the_seed_alone(seeds: list[int], start: int, stride: int, data: Any) -> None:
     env = wrapped(CountingEnv(start, stride))

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import re
 import sqlite3
 import subprocess
 
@@ -47,16 +48,16 @@ def kept_rounds(folder):
         return database.execute("SELECT * FROM rounds ORDER BY arm, task, repeat, episode, round").fetchall()
 
 
-@pytest.mark.parametrize(("flags", "most"), [((), 2), (("--workers", "2"), 2)])
-def test_killed_again_and_again(config, undisturbed, tmp_path, flags, most):
-    command = [KEYSTONE, "eval", config, "--out", tmp_path / "run", *flags]
+def test_killed_again_and_again(config, undisturbed, tmp_path):
+    command = [KEYSTONE, "eval", config, "--out", tmp_path / "run", "--workers", "2"]
     moments, kills = random.Random(7), Kills()
-    while kills.total < most and not kills.runs:
-        disturb(command, tmp_path / "run", moments, kills, most=most)
+    while kills.total < 2 and not kills.runs:
+        disturb(command, tmp_path / "run", moments, kills, most=2)
     assert kills.total, "it was done before it could be killed"
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
     assert "keystone:k=8" in result.stdout
+    assert re.search(r"24 episodes,\s+[1-9]\d*\s+already\s+stored", result.stdout), "it began anew"
     assert len(table(tmp_path / "run")) == EPISODES
     assert table(tmp_path / "run") == table(undisturbed)
     assert kept_rounds(tmp_path / "run") == kept_rounds(undisturbed)

@@ -97,7 +97,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(values, st.sampled_from([3, 4, 5]))
 def test_data_arrives_bit_for_bit(value, protocol):
     assert equal(loads(pickle.dumps(value, protocol), TYPES), value)

@@ -120,8 +120,9 @@ def test_temperature_zero_and_options_of_the_policy_reach_the_sampler(build):
     assert not torch.allclose(few, many)
 
 
-@pytest.mark.parametrize("build", MODELS.values(), ids=list(MODELS))
-@pytest.mark.parametrize("given", [{}, {"num_steps": 7}], ids=["default", "given"])
+@pytest.mark.parametrize(
+    ("build", "given"), zip(MODELS.values(), [{}, {"num_steps": 7}, {}], strict=True), ids=list(MODELS)
+)
 def test_steps_go_over_what_the_policy_passes(build, given):
     policy, twin = Policy(build(), **given), Policy(build(), num_steps=2)
     assert ADAPTERS[keystone.attach(policy, k=1, steps=2).adapter].default_steps(policy) == given.get("num_steps", 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.xdist_group("packaging")  # the wheels are built once
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=120)
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([*map(str, command)], cwd=cwd, env=clean, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")

@@ -149,7 +149,7 @@ def rounds_of(handle: Handle) -> list[RoundEvent]:
 
 
 @named(NAMES)
-@pytest.mark.parametrize(("batch_size", "k"), [(1, 6), (3, 4)])
+@pytest.mark.parametrize(("batch_size", "k"), [(1, 4), (3, 3)])
 def test_candidates_are_single_calls(name: str, policy: Any, recorder: Recorder, batch_size: int, k: int) -> None:
     recipe = POLICIES[name]
     assert batch_size in recipe.batch_sizes
@@ -300,8 +300,17 @@ def build_with_rtc(name: str) -> Any:
     return policy
 
 
-@named(RTC)
-@pytest.mark.parametrize(("batch_size", "leftover"), [(1, "rows"), (1, "none"), (3, "one row"), (3, "whole chunk")])
+@pytest.mark.parametrize(
+    ("name", "batch_size", "leftover"),
+    [
+        pytest.param(name, batch_size, leftover, marks=pytest.mark.xdist_group(name))
+        for number, name in enumerate(RTC)
+        for batch_size, leftover in (
+            (1, ("rows", "none")[number % 2]),
+            (3, ("one row", "whole chunk")[number // 2 % 2]),
+        )
+    ],
+)
 def test_candidates_are_single_calls_with_rtc(name: str, recorder: Recorder, leftover: str, batch_size: int) -> None:
     recipe, policy = POLICIES[name], build_with_rtc(name)
     generator = torch.Generator().manual_seed(1)
@@ -476,9 +485,9 @@ def test_threads_share_an_attached_policy(name: str, policy: Any) -> None:
 def test_temperature_scales_the_noise(name: str, policy: Any, recorder: Recorder) -> None:
     recipe = POLICIES[name]
     predict = functools.partial(recipe.predict, policy, recipe.batch())
-    warm = candidate_chunks(policy, predict, recorder, 3, temperature=0.5)
-    assert_close(warm, single_chunks(predict, recorder, 3, temperature=0.5))
-    cold = candidate_chunks(policy, predict, recorder, 3, temperature=0.0)
+    warm = candidate_chunks(policy, predict, recorder, 2, temperature=0.5)
+    assert_close(warm, single_chunks(predict, recorder, 2, temperature=0.5))
+    cold = candidate_chunks(policy, predict, recorder, 2, temperature=0.0)
     assert_close(cold, cold[:1].expand_as(cold), tolerance=1e-5)
 
 
@@ -619,9 +628,9 @@ def test_candidates_take_that_many_steps(name: str, policy: Any, recorder: Recor
     recipe, twin = POLICIES[name], build_with_steps(name, 2)
     batch = recipe.batch(max(recipe.batch_sizes))
     predict, expected = (functools.partial(recipe.predict, one, batch) for one in (policy, twin))
-    candidates = candidate_chunks(policy, predict, recorder, 3, steps=2)
-    assert_close(candidates, single_chunks(expected, recorder, 3))
-    moved = (single_chunks(predict, recorder, 3) - candidates).abs().max()
+    candidates = candidate_chunks(policy, predict, recorder, 2, steps=2)
+    assert_close(candidates, single_chunks(expected, recorder, 2))
+    moved = (single_chunks(predict, recorder, 2) - candidates).abs().max()
     assert moved > 1e-3, "the number of steps has no effect: this test has no teeth"
 
 

@@ -22,8 +22,6 @@ EXPECTED = {
 THREE = {**LAYERS, "num_layers": 3}
 DEEPER_OR_SHORTER: list[tuple[str, dict[str, Any]]] = [
     ("pi05", {"depth": 3}),
-    ("pi05", {"num_inference_steps": 2}),
-    ("smolvla", {"num_vlm_layers": 2}),
     ("smolvla", {"num_steps": 2}),
     ("groot", {"blocks": 8}),
     (
@@ -33,7 +31,6 @@ DEEPER_OR_SHORTER: list[tuple[str, dict[str, Any]]] = [
             "action_dit_config": {**default_action_dit_config(ACTION_DIM), **THREE, "hidden_dim": 48},
         },
     ),
-    ("fastwam", {"num_inference_steps": 2}),
 ]
 
 

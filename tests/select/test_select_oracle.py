@@ -1,4 +1,4 @@
-"""The paper's rule against the plain float64 oracle, on thousands of random rounds."""
+"""The paper's rule against the plain float64 oracle, on random rounds."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def disagreements(cases: range, largest_k: int = 64, **params) -> list[int]:
     return wrong
 
 
-def test_three_thousand_rounds():
-    wrong = disagreements(range(3_000))
-    assert len(wrong) <= 3, wrong
+def test_a_thousand_rounds():
+    wrong = disagreements(range(1_000))
+    assert len(wrong) <= 1, wrong
 
 
 def test_the_random_rounds_use_both_branches():
@@ -62,28 +62,28 @@ def test_the_random_rounds_use_both_branches():
 
 def test_without_numba(monkeypatch):
     monkeypatch.setattr(engine, "compiled_kernel", lambda: None)
-    wrong = disagreements(range(10_000, 11_000))
+    wrong = disagreements(range(10_000, 10_400))
     assert len(wrong) <= 1, wrong
 
 
 @pytest.mark.parametrize(("metric", "clusters"), [("l1", 2), ("l1", 4), ("cosine", 2), ("cosine", 3)])
 def test_metrics(metric, clusters):
-    assert not disagreements(range(20_000, 20_500), metric=metric, clusters=clusters)
+    assert not disagreements(range(20_000, 20_200), metric=metric, clusters=clusters)
 
 
 @pytest.mark.parametrize(("init", "clusters"), [("random", 3), ("first", 2), ("farthest", 2), ("farthest", 4)])
 def test_initialisations(init, clusters):
-    assert not disagreements(range(30_000, 30_500), init=init, clusters=clusters, tau=0.1)
+    assert not disagreements(range(30_000, 30_200), init=init, clusters=clusters, tau=0.1)
 
 
 @pytest.mark.parametrize(("metric", "clusters"), [("l2", 2), ("cosine", 4)])
 def test_best_initialisation(metric, clusters):
-    assert not disagreements(range(40_000, 40_200), 24, init="best", clusters=clusters, tau=0.1, metric=metric)
+    assert not disagreements(range(40_000, 40_100), 24, init="best", clusters=clusters, tau=0.1, metric=metric)
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3])
 def test_few_iterations(iterations):
-    assert not disagreements(range(50_000, 50_400), iterations=iterations, tau=0.0)
+    assert not disagreements(range(50_000, 50_200), iterations=iterations, tau=0.0)
 
 
 @pytest.mark.parametrize("k", [25, 26, 32, 64])

@@ -53,6 +53,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]
         written = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(written):
             patch.setattr("keystone_study.report.demo.TRIED", 1)  # one round is enough to show
+            patch.setattr("keystone_study.report.demo.EVERY", 25)  # and a frame takes 0.3 s without a GPU
             patch.setenv("COLUMNS", "100")
             patch.setenv("MUJOCO_GL", backend)
             assert main(["demo", "--out", str(folder), *map(str, OPTIONS)]) == 0

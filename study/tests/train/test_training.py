@@ -134,7 +134,7 @@ def test_the_recipe_makes_a_policy_that_does_the_task(reached: list, tmp_path: P
     learner = FlowRecipe(reached, METAWORLD, 0)
     rows, generator = torch.arange(learner.examples), torch.Generator()
     before = learner.loss(rows, generator.manual_seed(0)).item()
-    optimise(learner, Schedule(iterations=500, batch=96, warmup=50), 0, tmp_path / "work.pt")
+    optimise(learner, Schedule(iterations=300, batch=96, warmup=30), 0, tmp_path / "work.pt")
     after = learner.loss(rows, generator.manual_seed(0)).item()
     assert after < 0.6 * before
     learner.save(tmp_path)

@@ -97,7 +97,7 @@ class MetaWorldExpert(Expert):
 
         random, state_seed = attempt_random(task, regime, seed, index)
         env, demonstrator = _metaworld_env(task), ImperfectDemonstrator(REGIMES[regime], random)
-        script = ENV_POLICY_MAP[task]()  # type: ignore[abstract]
+        script = ENV_POLICY_MAP[task]()
         observation, _ = env.reset(seed=state_seed)
         seen: list[Observation] = []
         actions: list[Array] = []
