@@ -9,7 +9,9 @@ import ray
 import toy as toy_package
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.executors.cluster import RayCluster
-from keystone_robotics.evaluate.run import evaluate
+from keystone_robotics.evaluate.latency import measure_latencies
+from keystone_robotics.evaluate.run import evaluate, for_workers
+from keystone_robotics.spec import Spec
 from toy import summaries, table
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -97,3 +99,11 @@ def test_a_worker_that_dies_at_start_is_no_shards_affair(connection, toy, toy_po
 def test_a_gpu_that_no_machine_of_the_cluster_has(connection, toy, tmp_path):
     with pytest.raises(KeystoneError, match="--gpus 1000: the Ray cluster has"):
         evaluate(toy(), tmp_path / "run", RayCluster("auto", gpus=1000.0))
+
+
+def test_latencies_are_measured_where_the_episodes_are_rolled_out(connection, toy, monkeypatch):
+    arms = [Spec("first"), Spec("medoid", 2), Spec("first", execute=99)]
+    monkeypatch.setattr("keystone_robotics.evaluate.executors.in_process.Worker", None)  # not in this process
+    found = measure_latencies(connection, for_workers(toy()), arms)
+    assert list(found.milliseconds) == ["first", "medoid:k=2"]
+    assert "execute=99" in found.refused["first:execute=99"]

@@ -32,13 +32,13 @@ def test_the_table_the_json_and_the_figure(policy, tmp_path, capsys, stored, mon
     assert main([*arguments, "3"]) == 0
     assert 'not stored for k="auto": 3 rounds of each K, 5 are needed' in capsys.readouterr().out
     assert not list(stored.glob("*.json"))
-    assert main([*arguments, "5"]) == 0
+    assert main([*arguments, "30"]) == 0
     printed = capsys.readouterr().out
     found = Profile.from_dict(json.loads((tmp_path / "profile.json").read_text()))
     assert "batch 2" in printed
     assert f'stored for k="auto", which gives K = {found.best()} from now on, in {stored}' in printed
     assert "Largest K within 5% of K = 1" in printed
-    assert [(cost.k, cost.rounds) for cost in found.costs] == [(1, 5), (2, 5), (4, 5)]
+    assert [(cost.k, cost.rounds) for cost in found.costs] == [(1, 30), (2, 30), (4, 30)]
     assert all(0 < cost.median <= cost.p99 and cost.peak > 10 for cost in found.costs)
     assert str(found) in (tmp_path / "profile.md").read_text()
     with Image.open(tmp_path / "profile.png") as image:

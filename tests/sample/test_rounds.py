@@ -642,9 +642,7 @@ def test_what_outlives_a_round_holds_no_autograd_graph() -> None:
     copy.deepcopy(policy)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("rule", "mediod"), ("metric", "l3"), ("execute", 0), ("space", 7), ("rule", "coherent")]
-)
+@pytest.mark.parametrize(("name", "value"), [("rule", "mediod"), ("metric", "l3"), ("execute", 0), ("space", 7)])
 def test_settings_of_a_handle_are_checked_when_they_are_set(quick: Any, name: str, value: Any) -> None:
     handle = keystone.attach(quick, k=4)
     with pytest.raises((KeystoneError, ValueError, TypeError)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.spec import Spec
 from keystone_robotics.tune.limit import LatencyLimit
 from keystone_robotics.tune.race import least_budget
-from keystone_robotics.tune.space import DEFAULT_SPACE, POLICY_AS_IT_IS, expand, groups_of
+from keystone_robotics.tune.space import DEFAULT_SPACE, POLICY_AS_IT_IS, expand, groups_of, is_free
 
 #: Share of the budget for the confirmation.
 CONFIRM_SHARE = 0.3
@@ -61,7 +62,10 @@ class TuneConfig:
         tasks, least = len(self.evaluation.tasks), self.least_budget(arms)
         if self.budget >= least:
             return
-        fewer = next((n for n in range(len(arms) - 1, 1, -1) if self.least_budget(arms[:n]) <= self.budget), None)
+        # The policy as it is, then arms of both groups in turn.
+        groups = [[arm for arm in arms if is_free(arm) is free and arm != POLICY_AS_IT_IS] for free in (False, True)]
+        turns = [POLICY_AS_IT_IS, *(arm for pair in itertools.zip_longest(*groups) for arm in pair if arm is not None)]
+        fewer = next((n for n in range(len(turns) - 1, 1, -1) if self.least_budget(turns[:n]) <= self.budget), None)
         instead = f"{fewer} arms or fewer (--arm)" if fewer else "fewer arms (--arm)"
         raise KeystoneError(
             f"--budget {self.budget}: {len(arms)} arms on {tasks} tasks need {least} episodes or more. Give --budget {least}, "

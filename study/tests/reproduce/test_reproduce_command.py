@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from keystone_robotics.cli import main
-from keystone_study.reproduce import choose, figure1, figure2, latency, run
+from keystone_study.reproduce import choose, figure1, figure2, run
 from keystone_study.reproduce.workloads import WORKLOADS, Workload
 from toy import save_random_flow, table
 
@@ -45,7 +45,7 @@ def test_ablations_are_resumed_and_a_part_does_not_replace_the_whole(toy_workloa
 
 def test_the_main_study_chooses_on_some_states_and_reports_on_others(toy_workloads, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(choose, "SHORTLIST", 2)
-    monkeypatch.setattr(latency, "ROUNDS", 2)
+    monkeypatch.setattr("keystone_robotics.evaluate.latency.ROUNDS", 2)
     out = tmp_path / "out"
     command = ["reproduce", "main", "--quick", "--workloads", "pusht", "--out", str(out)]
     assert main(command) == 0
