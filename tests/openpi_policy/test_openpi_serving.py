@@ -273,7 +273,7 @@ def test_the_command_takes_every_option(script, monkeypatch, tmp_path, capsys):
     assert (handle.execute, handle.space) == (2, keystone.ActionSpace(dims=3))
     assert (handle.rule.name, handle.rule.bandwidth) == ("kde", 0.1)
     assert main(["--k", "many", script]) == 2
-    assert '--k=many: expected a whole number, or "auto"' in capsys.readouterr().err
+    assert '--k=many: expected a whole number, "auto", or a range such as 4..16' in capsys.readouterr().err
 
 
 def test_the_command_has_all_found_out_when_it_begins_to_serve(script, monkeypatch, tmp_path):

@@ -97,6 +97,7 @@ def distances(a: Floats, b: Floats) -> Floats:
 def observe(event: RoundEvent) -> Iterator[Observed]:
     """The rows of a live round."""
     selection, window = event.selection, event.window
+    agreed = selection.agreed_steps
     for row in range(len(event.candidates)):
         yield Observed(
             event.candidates[row],
@@ -104,7 +105,7 @@ def observe(event: RoundEvent) -> Iterator[Observed]:
             float(selection.consensus[row]),
             float(selection.dispersion[row]),
             event.space,
-            **_window(window),
+            **{**_window(window), **({} if agreed is None else {"executed": int(agreed[row])})},
         )
 
 

@@ -27,7 +27,9 @@ from keystone_robotics.profiling.subject import device_of, load_subject, round_o
 from keystone_robotics.sample.noise import preserve_rng
 from keystone_robotics.sample.proxies import original_class
 from keystone_robotics.sample.steps import check_steps
+from keystone_robotics.select.agreement import AdaptiveRange
 from keystone_robotics.select.rules.checks import whole
+from keystone_robotics.spec import Spec
 
 KS = (1, 4, 8, 16, 32)
 ROUNDS = 30
@@ -192,6 +194,8 @@ def _attached(policy: Any, options: dict[str, Any]) -> Any:
             )
         yield there
         return
+    if AdaptiveRange.parse(options.get("execute")) is not None:  # says nothing about the cost of a round
+        options = {**options, "execute": Spec.of(execute=options["execute"]).most_steps}
     handle = attach(policy, k=1, **options)
     try:
         yield handle

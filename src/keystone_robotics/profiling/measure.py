@@ -205,12 +205,13 @@ def measure(
         progress: is told how many measurements are there, and how many there will be.
     """
     recorder, engine = PhaseRecorder(subject), subject.handle.engine
-    k, k_given, steps = engine.k, engine.k_given, engine.steps
+    k, k_range, k_given, steps = engine.k, engine.k_range, engine.k_given, engine.steps
     try:
         with torch.no_grad(), subject.handle.rehearsal(recorder):
             return _measure(recorder, schedule, subject.device, neighbours, progress)
     finally:
-        subject.handle.k, engine.k_given, subject.handle.steps = k, k_given, steps
+        engine.set_k(k, k_range)
+        engine.k_given, subject.handle.steps = k_given, steps
         subject.prepare()  # what is left of the last chunk was meant for the profile's observation, and must not be executed
         if neighbours is not None:
             neighbours.run(0)

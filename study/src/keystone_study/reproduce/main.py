@@ -139,7 +139,7 @@ def run_workload(workload: Workload, folder: Path, executor: Executor, console: 
 
 def _rounds(arm: Spec, execute: int) -> float:
     """Rounds for one round of the policy as it is, which executes ``execute`` steps of a chunk."""
-    return execute / (arm.execute or execute)
+    return execute / (arm.most_steps or execute)
 
 
 def _stored_latencies(path: Path, settings: EvaluationConfig, arms: Sequence[Spec]) -> dict[str, float]:
