@@ -128,8 +128,8 @@ def test_few_that_are_not_finite_do_not_agree(bad):
     assert event.k == 16
     assert event.selection.dropped.tolist() == [bad]
     assert torch.isfinite(chunk).all()
+    policy.bad = 4
     with pytest.raises(NoValidCandidate):
-        policy.bad = 4
         rounds(policy, "core-mean:k=4", torch.tensor([SURE]), check=False)
 
 

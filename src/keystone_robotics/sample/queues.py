@@ -29,17 +29,18 @@ def _select_action(policy: Any, own: Callable[..., Any], *args: Any, **kwargs: A
     selection = engine.last
     if selection is not before and selection.agreed_steps is not None:
         # One step was taken from the queue. Its entries are steps of the whole batch, so that the first row to part decides.
-        queue, left = action_queue(policy), int(selection.agreed_steps.min()) - 1
-        while queue is not None and len(queue) > left:
-            queue.pop()
+        left = int(selection.agreed_steps.min()) - 1
+        for queue in action_queues(policy):
+            while len(queue) > left:
+                queue.pop()
     return action
 
 
-def action_queue(policy: Any) -> deque[Any] | None:
-    """The queue from which a LeRobot policy's ``select_action`` takes steps; None if it has none."""
-    queues = getattr(policy, "_queues", None)
-    queue = queues.get("action") if isinstance(queues, dict) else getattr(policy, "_action_queue", None)
-    return queue if isinstance(queue, deque) else None
+def action_queues(policy: Any) -> list[deque[Any]]:
+    """The queues from which a LeRobot policy's ``select_action`` may take steps; some have two, and use one."""
+    named = getattr(policy, "_queues", None)
+    found = (getattr(policy, "_action_queue", None), named.get("action") if isinstance(named, dict) else None)
+    return [queue for queue in found if isinstance(queue, deque)]
 
 
 def watch_queue(engine: Engine) -> None:
@@ -48,7 +49,7 @@ def watch_queue(engine: Engine) -> None:
     watched = any("select_action" in vars(combined) for _, _, combined in engine.overridden)
     if watched or not engine.overridden or not callable(getattr(owner, "select_action", None)):
         return
-    problem = "" if action_queue(owner) is not None else "it has no action queue"
+    problem = "" if action_queues(owner) else "it has no action queue"
     try:
         put_on(owner, QueueOverride, engine)
     except KeystoneError as error:
