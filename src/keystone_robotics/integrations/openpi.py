@@ -103,7 +103,7 @@ class KeystonePolicy:
             reply = dict(self._policy.infer(observation, **kwargs))
             reply[REPLY] = _plain(self._event)
             if self.alarm is not None and self._event is not None:
-                reply[REPLY].update(self.alarm.as_fields(self._event.episodes[0]))
+                reply[REPLY].update(self.alarm.row_fields(self._event)[0])
         return reply
 
     def warm_up(self) -> bool:

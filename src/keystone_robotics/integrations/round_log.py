@@ -86,7 +86,7 @@ def attach_with_log(policy: Any, spec: Spec, environ: Mapping[str, str] = os.env
 def summary(event: RoundEvent, alarm: Alarm | None = None) -> dict[str, Any]:
     """A round in plain numbers, with one entry of an alarm's fields per row."""
     selection, times = event.selection, event.times
-    alarms = [] if alarm is None else [alarm.as_fields(episode) for episode in event.episodes]
+    alarms = [] if alarm is None else alarm.row_fields(event)
     return {
         "round": event.number,
         "k": event.k,

@@ -109,7 +109,7 @@ def observe(event: RoundEvent) -> Iterator[Observed]:
         )
 
 
-def of_record(record: RoundRecord) -> Observed:
+def observe_record(record: RoundRecord) -> Observed:
     """A stored round. Rounds stored before 0.2.0 do not say what counted: the dimensions and steps of the actions do."""
     executed, dims = record.actions.shape if record.actions.ndim == 2 else (len(record.actions), 1)
     space = record.space
