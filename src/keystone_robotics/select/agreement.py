@@ -16,8 +16,7 @@ from keystone_robotics.select.selection import Selection
 from keystone_robotics.select.space import ActionSpace
 
 #: Dispersion up to which candidates agree, where the user names no limit: of the first few in ``k=4..16``, and of one step in
-#: ``execute=auto``. At 1/2 they lie as far apart as the chunk moves. Policies differ: `keystone monitor limits` shows what
-#: other limits would do.
+#: ``execute=auto``. At 1/2 they lie as far apart as the chunk moves. Policies differ (docs/adaptive.md).
 DEFAULT_LIMIT = 0.5
 
 _FORM = re.compile(r"(?:(auto)|(\d{1,9})\.\.(\d{1,9}))(?::(.+))?")
