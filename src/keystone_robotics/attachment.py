@@ -10,10 +10,12 @@ from typing import Any, Literal
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle
 from keystone_robotics.sample.adapter import find_adapter
+from keystone_robotics.sample.adaptive import refuse_adaptive_k
 from keystone_robotics.sample.compiler import check_compiler
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.override import find_engine, objects_inside, put_on, take_off, watch_methods
 from keystone_robotics.sample.paths import Paths
+from keystone_robotics.sample.queues import watch_queue
 from keystone_robotics.sample.resets import watch_reset
 from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.site import SiteAdapter
@@ -58,7 +60,8 @@ def attach(
         profiles: for "auto": the folder of stored profiles; default ``KEYSTONE_PROFILES``, or one in the user's cache.
         **options: fields of `keystone.Spec` and parameters of the rule; they override ``spec``. Among them:
             k (default 16): candidates per round; "auto" takes the largest K within 5 % of the latency of K = 1, from a stored
-            profile of this policy on this device, else measured after the second round (docs/profile.md).
+            profile of this policy on this device, else measured after the second round (docs/profile.md). "4..16" draws four,
+            and the rest where these disagree (docs/adaptive.md).
             steps: denoising steps of each candidate, fewer than the policy's own number to spend latency on candidates instead.
             rule (default "keystone"): a name in `keystone.RULES` or a function, see `keystone.select`.
             temperature (default 1): factor on the initial noise; below 1 the candidates are closer together.
@@ -69,6 +72,7 @@ def attach(
             the real dimensions (GR00T's action head, X-VLA).
             execute: steps of a chunk that are executed before the next round; default the policy's configuration. Distances
             use these steps unless ``space`` names others; rules that use the previous chunk compare with the steps after them.
+            "auto" executes as many as the candidates agree on, up to that number (docs/adaptive.md).
             metric (default "l2"): "l2", "l1" or "cosine".
             fast (default True): draw on the adapter's fast path, if it has one and the self-check finds it exact (not with
             ``check=False``); `Handle.path` is the path in use. See docs/fast.md.
@@ -91,7 +95,8 @@ def attach(
     """
     spec = Spec.of(spec, **options)
     automatic = spec.k == "auto"
-    candidates: Any = K_BEFORE_TUNING if automatic else spec.k
+    k_range = spec.k_range
+    candidates: Any = K_BEFORE_TUNING if automatic else spec.k if k_range is None else k_range.most
     whole("keep", keep, least=0)
     if check not in (True, False, "all"):
         raise ValueError(f"check={check!r}: expected True, False or 'all'")
@@ -108,13 +113,18 @@ def attach(
             raise KeystoneError(f"adapter {adapter.name}: {type(part).__name__} has no method {name!r} to encode with")
     if spec.steps is not None:
         check_steps(adapter, owner, spec.steps)
+    if k_range is not None:
+        refuse_adaptive_k(adapter)
     if spec.compile:
         check_compiler(adapter, owner)
     engine = Engine(
         adapter,
         owner,
-        Selector(adapter, adapter.config(owner), bound, spec.metric, spec.action_space(), spec.execute),
+        Selector(
+            adapter, adapter.config(owner), bound, spec.metric, spec.action_space(), spec.most_steps, spec.execute_range
+        ),
         candidates,
+        k_range,
         k_given=not automatic,
         steps=spec.steps,
         temperature=spec.temperature,
@@ -155,6 +165,8 @@ def reattach(handle: Handle) -> None:
             watch_methods(engine)
             if engine.watches_reset or engine.selector.rule.remembers:
                 watch_reset(engine)
+            if engine.selector.horizon is not None:
+                watch_queue(engine)
         except Exception:
             take_off(engine)
             raise

@@ -10,12 +10,16 @@ from typing import Any
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.option_values import check_execute, check_k
+from keystone_robotics.sample.adaptive import refuse_adaptive_k
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.episodes import episode_scope
 from keystone_robotics.sample.event import Listener, RoundEvent
+from keystone_robotics.sample.queues import watch_queue
 from keystone_robotics.sample.resets import watch_reset
 from keystone_robotics.sample.seeds import seed_scope
 from keystone_robotics.select import ActionSpace, Selection
+from keystone_robotics.select.agreement import AdaptiveRange
 from keystone_robotics.select.metrics import check_metric
 from keystone_robotics.select.rules import bind
 from keystone_robotics.select.rules.base import Rule
@@ -39,7 +43,7 @@ class Handle:
         return hash(self.engine)
 
     def __repr__(self) -> str:
-        k = self.k if self.engine.k_given else "auto"
+        k = (self.engine.k_range or self.k) if self.engine.k_given else "auto"
         steps = "" if self.steps is None else f", steps={self.steps}"
         return (
             f"<KeyStone: K={k}{steps}, rule {self.rule.name}, adapter {self.adapter}, {self.path} path, "
@@ -58,20 +62,28 @@ class Handle:
         What ``window`` and ``gripper`` said is in ``space``.
         """
         engine, selector = self.engine, self.engine.selector
+        k = (str(engine.k_range) if engine.k_range else engine.k) if engine.k_given else "auto"
+        execute = self.execute if engine.k > 1 else selector.execute  # with K = 1 nothing is adaptive
         return Spec(
-            selector.rule, engine.k if engine.k_given else "auto", engine.steps, engine.temperature, engine.seed,
-            selector.metric, execute=selector.execute, space=selector.space, fast=engine.paths.fast, compile=engine.compile,
+            selector.rule, k, engine.steps, engine.temperature, engine.seed,
+            selector.metric, execute=execute, space=selector.space, fast=engine.paths.fast, compile=engine.compile,
         )  # fmt: skip
 
     @property
     def k(self) -> int:
-        """Candidates per round; may be changed at any time, 1 turns KeyStone off."""
+        """Candidates per round, at most; may be changed at any time, 1 turns KeyStone off. May be set to a range, "4..16"."""
         return self.engine.k
 
     @k.setter
-    def k(self, value: int) -> None:
-        whole("k", value)
-        self.engine.set_k(value)
+    def k(self, value: int | str) -> None:
+        if value == "auto" or value is None:
+            raise ValueError(
+                f'k={value!r}: expected a whole number, or a range such as 4..16; attach with k="auto" instead'
+            )
+        span = AdaptiveRange.parse(check_k("k", value))
+        if span is not None:
+            refuse_adaptive_k(self.engine.adapter)
+        self.engine.set_k(int(value) if span is None else int(span.most or 0), span)
 
     @property
     def steps(self) -> int | None:
@@ -130,18 +142,24 @@ class Handle:
         self.engine.selector.space = value
 
     @property
-    def execute(self) -> int | None:
-        """Executed steps of a chunk; None for the policy's configuration. May be changed between rounds."""
-        return self.engine.selector.execute
+    def execute(self) -> int | str | None:
+        """Executed steps of a chunk, or how their number is found ("auto", "2..8"); None for the policy's configuration. May be
+        changed between rounds.
+        """
+        selector = self.engine.selector
+        return selector.execute if selector.horizon is None else str(selector.horizon)
 
     @execute.setter
-    def execute(self, value: int | None) -> None:
-        if value is not None:
-            whole("execute", value)
-            if self.last is not None and value > self.last.chunk.shape[-2]:
-                raise ValueError(f"execute={value}: the policy's chunks have {self.last.chunk.shape[-2]} steps")
-        replace(self.engine.selector, execute=value)  # raises if the policy needs it
-        self.engine.selector.execute = value
+    def execute(self, value: int | str | None) -> None:
+        spec = self.spec.replace(execute=check_execute("execute", value)) if value is not None else None
+        most, horizon = (None, None) if spec is None else (spec.most_steps, spec.execute_range)
+        if most is not None and self.last is not None and most > self.last.chunk.shape[-2]:
+            raise ValueError(f"execute={value}: the policy's chunks have {self.last.chunk.shape[-2]} steps")
+        selector = self.engine.selector
+        replace(selector, execute=most)  # raises if the policy needs it
+        if horizon is not None:
+            watch_queue(self.engine)
+        selector.execute, selector.horizon = most, horizon
 
     @property
     def path(self) -> str:
@@ -155,8 +173,8 @@ class Handle:
 
     @property
     def stats(self) -> dict[str, float]:
-        """Counters since attaching: rounds, selected chunks, how many were clustered, candidates dropped as non-finite, mean
-        consensus and dispersion, and seconds spent sampling and selecting.
+        """Counters since attaching: rounds, selected chunks, candidates drawn, how many chunks were clustered, candidates
+        dropped as non-finite, mean consensus and dispersion, and seconds spent sampling and selecting.
         """
         with self.engine.lock:
             return self.engine.counters.as_dict()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from keystone_robotics.errors import nearest_name
 from keystone_robotics.select import ActionSpace
+from keystone_robotics.select.agreement import AdaptiveRange
 from keystone_robotics.select.engine import check_seed
 from keystone_robotics.select.metrics import check_metric
 from keystone_robotics.select.rules import RULES, Rule, bind
@@ -101,7 +102,7 @@ def _split(text: str) -> list[str]:
 
 def write_value(value: Any) -> str:
     """The shortest text that `read_value` takes for the value, and that no comma or bracket tears apart."""
-    plain = isinstance(value, str) and re.fullmatch(r"[\w.+-]+", value) and read_value(value) == value
+    plain = isinstance(value, str) and re.fullmatch(r"[\w.+:-]+", value) and read_value(value) == value
     return value if plain else json.dumps(value, separators=(",", ":"))
 
 
@@ -115,11 +116,22 @@ def check_rule(name: str, value: Any) -> Any:
 
 
 def check_k(name: str, value: Any) -> Any:
-    """A number of candidates, or "auto"."""
+    """A number of candidates, "auto", or a range of which the candidates' agreement decides, as its shortest text.
+
+    >>> check_k("k", "4..16:0.50")
+    '4..16'
+    """
     if value is None or (isinstance(value, str) and value == "auto"):
         return value
     if isinstance(value, str):
-        raise ValueError(f'{name}={value!r}: expected a whole number, or "auto"')
+        span = _read_range(name, value)
+        if span is None or span.most is None:
+            raise ValueError(f'{name}={value!r}: expected a whole number, "auto", or a range such as 4..16')
+        if span.least == 1:
+            raise ValueError(
+                f"{name}={value!r}: one candidate cannot disagree; expected a range that begins with 2 or more"
+            )
+        return str(span)
     whole(name, value)
     return int(value)
 
@@ -156,6 +168,27 @@ def check_count(name: str, value: Any, least: int = 1) -> int | None:
         return None
     whole(name, value, least)
     return int(value)
+
+
+def check_execute(name: str, value: Any) -> Any:
+    """A whole number, or "auto" or a range of which the candidates' agreement decides, as its shortest text.
+
+    >>> check_execute("execute", "auto:0.1"), check_execute("execute", "2..8")
+    ('auto:0.1', '2..8')
+    """
+    if not isinstance(value, str):
+        return check_count(name, value)
+    span = _read_range(name, value)
+    if span is None:
+        raise ValueError(f'{name}={value!r}: expected a whole number, "auto", or a range such as 2..8')
+    return str(span)
+
+
+def _read_range(name: str, value: str) -> AdaptiveRange | None:
+    try:
+        return AdaptiveRange.parse(value)
+    except ValueError as error:
+        raise ValueError(f"{name}={value!r}: {error}") from None
 
 
 def check_dimension(name: str, value: Any) -> int | None:

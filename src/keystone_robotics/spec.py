@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from keystone_robotics.option_values import (
     check_count,
     check_dimension,
     check_distance,
+    check_execute,
     check_flag,
     check_k,
     check_noise_seed,
@@ -41,6 +42,7 @@ from keystone_robotics.option_values import (
     write_value,
 )
 from keystone_robotics.select import ActionSpace
+from keystone_robotics.select.agreement import AdaptiveRange
 from keystone_robotics.select.metrics import METRICS
 from keystone_robotics.select.rules import RULES, Rule, bind
 from keystone_robotics.select.rules.base import FunctionRule
@@ -81,9 +83,10 @@ class Spec:
     rule: Any = option(  # noqa: RUF009
         DEFAULT_RULE, f"rule that selects: {', '.join(RULES)}; in Python also a function", check_rule, str
     )
-    k: int | Literal["auto"] = option(
+    k: int | str = option(
         None,
-        f"candidates per round, or auto (default {DEFAULT_K}, 1 for rule {BASELINE}); 1 runs the policy's own code",
+        f"candidates per round, auto, or 4..16: four, and the rest where they disagree (default {DEFAULT_K}, 1 for rule "
+        f"{BASELINE}); 1 runs the policy's own code",
         check_k,
     )
     steps: int | None = option(None, "denoising steps of each candidate (default: the policy's)", check_count)
@@ -96,8 +99,11 @@ class Spec:
     gripper: int | None = option(
         None, "action dimension of a gripper, which is open or closed: its sign counts, and votes", check_dimension
     )
-    execute: int | None = option(
-        None, "steps of a chunk that are executed before the next round (default: the policy's)", check_count
+    execute: int | str | None = option(
+        None,
+        "steps of a chunk that are executed before the next round (default: the policy's); auto or 2..8: as many as the "
+        "candidates agree on",
+        check_execute,
     )
     space: ActionSpace | None = option(  # noqa: RUF009
         None, 'what counts in distances, arguments of ActionSpace: {"dims": 7, "steps": 8}', check_space, hash=False
@@ -122,6 +128,8 @@ class Spec:
         for name, value in values.items():
             object.__setattr__(self, name, value)
         self.action_space()  # raises where `space` contradicts `window` or `gripper`
+        if self.execute_range is not None:
+            _check_adaptive_horizon(self)
 
     @classmethod
     def parse(cls, text: str) -> Spec:
@@ -198,6 +206,26 @@ class Spec:
     def __repr__(self) -> str:
         return f"Spec({str(self)!r})"
 
+    @property
+    def k_range(self) -> AdaptiveRange | None:
+        """Adaptive K; None if K is a number or "auto"."""
+        return None if self.k == "auto" else AdaptiveRange.parse(self.k)
+
+    @property
+    def execute_range(self) -> AdaptiveRange | None:
+        """The adaptive horizon; None if it is fixed."""
+        return AdaptiveRange.parse(self.execute)
+
+    @property
+    def most_steps(self) -> int | None:
+        """The most steps of a chunk that are executed; None for the policy's own number.
+
+        >>> Spec(execute="2..8").most_steps, Spec(execute=8).most_steps, Spec(execute="auto").most_steps
+        (8, 8, None)
+        """
+        span = self.execute_range
+        return span.most if span is not None else None if self.execute is None else int(self.execute)
+
     def bind(self) -> Rule:
         """The rule with its parameters."""
         return bind(self.rule, dict(self.params))
@@ -219,6 +247,17 @@ class Spec:
             if name in said and getattr(self.space, name) is not None:
                 raise ValueError(f"{own}={getattr(self, own)!r}: space names {name} as well; give one of the two")
         return dataclasses.replace(self.space, **said)
+
+
+def _check_adaptive_horizon(spec: Spec) -> None:
+    if spec.k in (1, "auto"):
+        why = "one candidate cannot disagree" if spec.k == 1 else "K may turn out as 1, which cannot disagree"
+        raise ValueError(f"execute={spec.execute} with k={spec.k}: {why}; expected k=2 or more")
+    if spec.bind().remembers:
+        raise ValueError(
+            f"execute={spec.execute} with rule {spec.bind().name}, which looks back at the steps after those executed: "
+            "expected the same number of steps in every round"
+        )
 
 
 def _is_plain(value: Any) -> bool:
@@ -393,7 +432,7 @@ def read_options(texts: Mapping[str, Any], label: Callable[[str], str] = str) ->
     {'k': 8, 'fast': False}
     >>> read_options({"k": "many"}, "--{}".format)
     Traceback (most recent call last):
-    keystone_robotics.errors.KeystoneError: --k=many: expected a whole number, or "auto"
+    keystone_robotics.errors.KeystoneError: --k=many: expected a whole number, "auto", or a range such as 4..16
     """
     known, given = options(), dict[str, Any]()
     for name, text in texts.items():

@@ -124,6 +124,21 @@ def test_a_server_that_takes_actions_one_by_one_leaves_the_steps_to_the_policy(s
     assert spaces[0].steps == range(6)
 
 
+@pytest.mark.parametrize(("execute", "expected"), [("auto:1", 4), ("auto:0", 1), ("2..3:1", 3), (None, None)])
+def test_answers_say_how_many_of_the_servers_steps_to_execute(spaces, execute, expected):
+    (answer,) = ask(Wrapped(chunk_size=4, keystone={"k": "3..8:0", "execute": execute, "space": {"dims": 2}}), 0)
+    assert answer["keystone"].get("agreed_steps") == expected
+    assert answer["keystone"]["drawn"] == 8
+    assert len(answer["actions"]) == 8  # the server's own, whole
+
+
+def test_one_candidate_executes_as_many_steps_as_ever():
+    server = Wrapped(chunk_size=4, keystone={"k": 4, "execute": "auto"})
+    server.keystone_k = 1
+    (answer,) = ask(server, 0)
+    assert "keystone" not in answer
+
+
 @settings(max_examples=25)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5, unique=True), st.integers(0, 30))
 def test_with_a_seed_an_answer_does_not_depend_on_who_else_asks(episodes, step):

@@ -253,7 +253,7 @@ def test_a_plugin_that_cannot_be_imported_ends_commands_that_use_it(monkeypatch)
 
 def test_a_malformed_variable_ends_every_command_with_one_line(monkeypatch):
     monkeypatch.setenv("KEYSTONE_K", "many")
-    with pytest.raises(SystemExit, match='KeyStone: KEYSTONE_K=many: expected a whole number, or "auto"'):
+    with pytest.raises(SystemExit, match='KeyStone: KEYSTONE_K=many: expected a whole number, "auto", or a range'):
         importlib.reload(lerobot_policy_keystone)
     monkeypatch.undo()
     importlib.reload(lerobot_policy_keystone)

@@ -26,6 +26,9 @@ pytestmark = pytest.mark.xdist_group("lerobot-commands")
 STEPS = 7
 """The client executes more than the policy's own 5 of 10."""
 
+AGREED = 3
+"""Least steps of an adaptive horizon, for candidates that never agree."""
+
 
 @pytest.fixture
 def port():
@@ -78,7 +81,7 @@ def test_actions_over_a_socket(tmp_path, variables, port, checkpoint):
     log = tmp_path / "rounds.jsonl"
     with running(
         tmp_path, {**variables, "KEYSTONE_LOG": str(log), "KEYSTONE_K": "4"},
-        "--host=127.0.0.1", f"--port={port}", "--keystone.k=8", "--keystone.rule=medoid",
+        "--host=127.0.0.1", f"--port={port}", "--keystone.k=8", "--keystone.rule=medoid", f"--keystone.execute={AGREED}..9:0",
     ) as server:  # fmt: skip
         client = Client(port)
         client.load("smolvla", str(path), STEPS)
@@ -88,7 +91,7 @@ def test_actions_over_a_socket(tmp_path, variables, port, checkpoint):
     output = (tmp_path / "output.txt").read_text()
     assert server.exitcode == 0, output
     for chunk in chunks:
-        assert len(chunk) == STEPS
+        assert len(chunk) == AGREED
         assert all(action.get_action().isfinite().all() and action.get_action().shape == (2,) for action in chunk)
     assert "KeyStone on: K=8, rule medoid, adapter smolvla" in output
     assert f"KeyStone compares the {STEPS} steps" in output

@@ -19,6 +19,7 @@ from keystone_robotics.integrations import attach_with_log
 from keystone_robotics.monitor import SCORES, Alarm, Calibration, read_run
 from keystone_robotics.monitor import alarm as alarm_module
 from keystone_robotics.monitor.conformal import smooth
+from keystone_robotics.monitor.observed import observe
 from keystone_robotics.sample.episodes import EpisodeRow
 from keystone_robotics.sample.weights import weights_fingerprint
 from toy import save_random_flow, toy_settings
@@ -67,16 +68,54 @@ def test_it_rings_once_in_an_episode_and_says_why():
     alarm.on(heard.append)
     for number, spread in enumerate((CALM, CALM, WILD, WILD, CALM)):
         alarm(event_of(clouds(spread), ["a"], number))
-    (ring,) = heard
-    assert (ring.episode, ring.round, ring.limit) == ("a", 2, 0.5)
-    assert ring.value > 0.5
-    assert ring.reason == f"round 2: dispersion {ring.value:.2f} > 0.50"
-    assert alarm.active == {"a": ring.reason}
+    (event,) = heard
+    assert (event.episode, event.round, event.limit) == ("a", 2, 0.5)
+    assert event.value > 0.5
+    assert event.reason == f"round 2: dispersion {event.value:.2f} > 0.50"
+    assert alarm.active == {"a": event.reason}
     fields = alarm.as_fields("a")
     assert fields["alarm"] is True
-    assert fields["alarm_reason"] == ring.reason
+    assert fields["alarm_reason"] == event.reason
     assert fields["alarm_score"] < 0.1  # of the last round
-    assert alarm.as_fields("unknown") == {"alarm": False, "alarm_score": None, "alarm_limit": 0.5, "alarm_reason": None}
+    assert alarm.as_fields() == fields
+
+
+def test_an_episode_that_it_has_not_seen_is_an_error_and_not_the_absence_of_an_alarm():
+    alarm = make()
+    with pytest.raises(KeystoneError, match="which episode; the latest are none yet"):
+        alarm.as_fields()
+    alarm(event_of(clouds(CALM, CALM), ["a", "b"]))
+    with pytest.raises(KeystoneError, match="no round of episode 'unknown' was seen; the latest are 'a', 'b'"):
+        alarm.as_fields("unknown")
+    with pytest.raises(KeystoneError, match="which episode; the latest are 'a', 'b'"):
+        alarm.as_fields()
+    other = event_of(clouds(CALM), ["c"])
+    assert alarm.row_fields(other) == [dict.fromkeys(("alarm", "alarm_score", "alarm_limit", "alarm_reason"))]
+
+
+@pytest.mark.parametrize("score", ["overlap-distance", "stac-single"])
+def test_an_alarm_that_cannot_ring_says_so_once(score, caplog):
+    policy, alarm = Policy(), make(score, 1e-9)
+    handle = keystone.attach(policy, k=4, execute=8, seed=0)
+    handle.subscribe(alarm)
+    rounds(policy, CALM, WILD, CALM)
+    keystone.detach(policy)
+    said = [one.message for one in caplog.records if "cannot ring" in one.message]
+    assert len(said) == 1
+    assert "(8 of 8 steps are executed); execute fewer" in said[0]
+    assert not alarm.active
+
+
+def test_live_rounds_of_an_adaptive_horizon_overlap_by_what_is_executed():
+    policy, alarm = Policy(), make("overlap-distance", 1e9)
+    handle = keystone.attach(policy, "medoid:k=4,execute=3..8:0", seed=0)
+    seen = []
+    handle.subscribe(lambda event: seen.extend(one.executed for one in observe(event)))
+    handle.subscribe(alarm)
+    rounds(policy, CALM, WILD)
+    keystone.detach(policy)
+    assert seen == [3, 3]
+    assert alarm.as_fields()["alarm_score"] > 0
 
 
 def test_the_reason_names_the_split_and_the_window():
@@ -180,7 +219,7 @@ def test_a_copy_of_a_policy_reports_to_the_same_alarm():
 def test_a_callback_that_raises_is_logged_and_the_others_are_called(caplog):
     alarm, heard = make(), []
 
-    def fail(ring):
+    def fail(event):
         raise RuntimeError("stop the robot")
 
     alarm.on(fail)

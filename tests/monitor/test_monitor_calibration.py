@@ -8,8 +8,9 @@ from clouds import run_of
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.monitor import Calibration, NoSeparation, calibrate, detect
+from keystone_robotics.monitor.calibration import find_direction, too_few
 from keystone_robotics.monitor.conformal import band_limit, constant_limit, needed, smooth
-from keystone_robotics.monitor.detection import ring
+from keystone_robotics.monitor.detection import first_alarm
 from keystone_robotics.monitor.separation import Series, auroc
 
 
@@ -27,15 +28,15 @@ def walks(random, n, level=0.0):
 @pytest.mark.parametrize(("limit", "n"), [(constant_limit, 39), (band_limit, 78)])
 def test_the_false_alarm_rate_is_nominal(limit, n):
     random = np.random.default_rng(0)
-    alpha, rang, fresh = 0.1, [], 25
+    alpha, alarmed, fresh = 0.1, [], 25
     for _ in range(250):
         made = limit(walks(random, n), alpha, 3)
         alarm = Calibration("dispersion", "high", "band", made, 3, alpha, n)
-        rang.append(np.mean([ring(alarm, one) is not None for one in walks(random, fresh)]))
+        alarmed.append(np.mean([first_alarm(alarm, one) is not None for one in walks(random, fresh)]))
     # exact for continuous scores: ⌊(m + 1) α⌋ / (m + 1) with m = 39 episodes behind the quantile
     exact = np.floor(40 * alpha) / 40
-    error = np.std(rang) / np.sqrt(len(rang))
-    assert abs(np.mean(rang) - exact) < 3 * error
+    error = np.std(alarmed) / np.sqrt(len(alarmed))
+    assert abs(np.mean(alarmed) - exact) < 3 * error
     assert error < 0.006
 
 
@@ -49,9 +50,9 @@ def test_a_band_follows_the_time_in_the_episode():
     assert alarm.limit_at(50) == made[9]
     early = series[0].copy()
     early[1] = 0.6  # usual at the end, not at the beginning
-    assert ring(alarm, early) == 1
+    assert first_alarm(alarm, early) == 1
     (highest,) = constant_limit(series, 0.1, 1)
-    assert ring(Calibration("dispersion", "high", "constant", (highest,), 1, 0.1, 60), early) is None
+    assert first_alarm(Calibration("dispersion", "high", "constant", (highest,), 1, 0.1, 60), early) is None
 
 
 @pytest.mark.parametrize(
@@ -115,8 +116,33 @@ def test_without_failures_nothing_is_tested():
 
 
 def test_a_score_that_never_says_anything_is_refused():
-    with pytest.raises(KeystoneError, match="do not overlap"):
-        calibrate(run_of([[np.nan] * 5] * 30, score="stac"), "stac")
+    silent = [[np.nan] * 5] * 30
+    for outcomes in (None, [True] * 20 + [False] * 10):  # failures are not what it lacks
+        with pytest.raises(KeystoneError, match=r"says nothing in the rounds of run: .* plan no common step"):
+            calibrate(run_of(silent, outcomes, score="stac"), "stac")
+    with pytest.raises(KeystoneError, match="its rounds have K = 1, and the score needs 2 candidates"):
+        calibrate(run_of(silent, score="stac", k=1), "stac")
+    with pytest.raises(KeystoneError, match="says nothing in so many successes of run"):
+        calibrate(run_of([*silent, *[[0.1] * 5] * 10], score="stac"), "stac", false_alarms=0.5)
+
+
+def test_a_few_failures_decide_nothing():
+    random = np.random.default_rng(0)
+    run = run_of([*walks(random, 30), *walks(random, 4, -9.0)], [True] * 30 + [False] * 4)
+    made = calibrate(run, "dispersion")
+    assert (made.direction, made.auroc, made.failures) == ("high", None, 4)
+    assert too_few(run) == "too few failures (4) to say"
+    assert not too_few(run_of(walks(random, 10), [True, False] * 5))
+    assert too_few(run_of(walks(random, 10), [True] * 4 + [False] * 6)) == "too few successes (4) to say"
+
+
+def test_noise_does_not_pass_more_often_for_being_tried_in_two_directions():
+    passed = 0
+    for seed in range(120):
+        random = np.random.default_rng(seed)
+        series = [random.normal(size=(3,)) for _ in range(40)]
+        passed += find_direction(run_of(series, [True] * 20 + [False] * 20), "dispersion")[1].separates
+    assert passed <= 8  # 2.5 % nominal; with intervals of 95 % it would be 5 %
 
 
 # ---- AUROC

@@ -9,7 +9,7 @@ from clouds import cloud
 
 from keystone_robotics.cli import main
 from keystone_robotics.monitor import Calibration, read_run
-from keystone_robotics.monitor.observed import of_record
+from keystone_robotics.monitor.observed import observe_record
 from keystone_robotics.records import EpisodeRecord, RoundRecord, Store
 from keystone_robotics.sample.adapter import Window
 from keystone_robotics.select import ActionSpace, select
@@ -97,13 +97,26 @@ def test_scores_side_by_side_and_where_none_works(tmp_path, capsys):
     assert "written with --force" in capsys.readouterr().out
 
 
+def test_a_few_failures_are_not_taken_for_evidence(tmp_path, capsys):
+    run, alarm = store_run(tmp_path / "a", failures=4), str(tmp_path / "alarm.json")
+    assert main(["monitor", "scores", run, "--json", str(tmp_path / "scores.json")]) == 0
+    said = capsys.readouterr().out
+    assert "too few failures (4) to say which score tells failures from successes" in said
+    assert " yes" not in said
+    assert json.loads((tmp_path / "scores.json").read_text())["caution"] == "too few failures (4) to say"
+    assert main(["monitor", "calibrate", run, "--out", alarm]) == 0
+    assert "4 failures in the run: whether the score foretells any is untested" in capsys.readouterr().out
+    assert main(["monitor", "evaluate", run, "--alarm", alarm]) == 0
+    assert "too few failures (4) to say how alarms do" in capsys.readouterr().out
+
+
 def test_kept_rounds_say_what_counted(tmp_path):
     store_run(tmp_path / "a", successes=2, failures=0)
     with Store(tmp_path / "a") as store:
         record = store.rounds(store.episodes()[0].key)[0]
     assert tuple(record.space.steps) == (1, 2, 3, 4)
     assert record.window == Window(3, 1, 4, (0,))
-    seen = of_record(record)
+    seen = observe_record(record)
     assert seen.counted.shape == (8, 4, 3)
     assert (seen.start, seen.executed, seen.relative) == (1, 4, (0,))
 
@@ -120,6 +133,11 @@ def test_kept_rounds_say_what_counted(tmp_path):
         ({}, ["calibrate", "--arm", "medoid:k=9"], "has no arm 'medoid:k=9': did you mean 'medoid:k=8'"),
         ({"keep_rounds": False}, ["calibrate"], "holds no rounds: roll out with `keystone eval --keep-rounds`"),
         ({"k": 1, "arms": ("first",)}, ["calibrate"], "K = 1 in all arms (first)"),
+        (
+            {"k": 1, "arms": ("first",)},
+            ["calibrate", "--arm", "first"],
+            "its rounds have K = 1, and the score needs 2 candidates; choose another --arm",
+        ),
         ({"arms": ("medoid:k=8", "keystone:k=8")}, ["scores"], "several arms with candidates, choose one"),
         ({"failures": 0}, ["scores"], "24 successes and 0 failures; both are needed"),
         ({"successes": 0, "failures": 0}, ["scores"], "holds no episode yet"),

@@ -110,6 +110,15 @@ def test_only_executed_steps_count():
         wrap_policy(Policy(JaxModel()), execute=0)
 
 
+@pytest.mark.parametrize(("execute", "expected"), [("2..3:0", 2), ("2..3:1", 3), (3, None)])
+def test_replies_say_how_many_steps_to_execute(execute, expected):
+    policy = wrap_policy(Policy(JaxModel()), "medoid:k=3..8:1", execute=execute, seed=0)
+    reply = policy.infer(observation())["keystone"]
+    assert reply.get("agreed_steps") == expected
+    assert (reply["k"], reply["drawn"]) == (3, 3)
+    assert json.loads(json.dumps(reply)) == reply
+
+
 def test_steps_and_dimensions_may_be_said_together():
     policy = wrap_policy(Policy(JaxModel()), k=16, execute=2, space=keystone.ActionSpace(dims=3), rule="medoid", seed=0)
     rounds = []
@@ -273,7 +282,7 @@ def test_the_command_takes_every_option(script, monkeypatch, tmp_path, capsys):
     assert (handle.execute, handle.space) == (2, keystone.ActionSpace(dims=3))
     assert (handle.rule.name, handle.rule.bandwidth) == ("kde", 0.1)
     assert main(["--k", "many", script]) == 2
-    assert '--k=many: expected a whole number, or "auto"' in capsys.readouterr().err
+    assert '--k=many: expected a whole number, "auto", or a range such as 4..16' in capsys.readouterr().err
 
 
 def test_the_command_has_all_found_out_when_it_begins_to_serve(script, monkeypatch, tmp_path):

@@ -32,6 +32,21 @@ def test_the_largest_k_that_costs_nothing_is_found(timed):
     assert "| 16 | 31 | 31 | 31 | 2.07× | 5 | 26 | 0 |" in text
 
 
+def test_both_cases_of_adaptive_k_are_measured(timed, tmp_path):
+    found = keystone.profile(timed, OBSERVATION, k="4..16", rounds=2, out=tmp_path)
+    assert [cost.k for cost in found.costs] == [1, 4, 16]
+    (one,) = found.adaptive
+    assert (one.agree, one.disagree, one.every) == pytest.approx((15, 33, 31))
+    assert one.share == pytest.approx(1 / 9)
+    text = str(found)
+    assert "k=4..16: 15 ms where the first agree, 33 ms where they do not, 31 ms for all at once" in text
+    assert "it saves time if more than 11 % of the rounds agree." in text
+    assert keystone.profiling.Profile.from_dict(json.loads((tmp_path / "profile.json").read_text())) == found
+    assert keystone.attached(timed) is None
+    with pytest.raises(ValueError, match="k='auto': expected numbers of candidates"):
+        keystone.profile(timed, OBSERVATION, k="auto")
+
+
 def test_what_is_implausible_is_not_stored(clock, stored, caplog):
     class Hurried(Timed):
         def sample(self, context, noise):

@@ -77,7 +77,7 @@ def test_it_is_migrated_and_resumed(old, tmp_path):
     evaluate(settings(episodes=9), tmp_path / "afresh")
     fresh = table(tmp_path / "afresh")
     assert [one for one in fresh if one.episode >= 6] == new
-    outcome = dict.fromkeys(("consensus", "dispersion", "median_distance", "error"))
+    outcome = dict.fromkeys(("consensus", "dispersion", "median_distance", "drawn", "error"))
     assert [replace(one, **outcome) for one in fresh] == [replace(one, **outcome) for one in now], "0.1.0 did the same"
 
 

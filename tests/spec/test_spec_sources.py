@@ -115,7 +115,7 @@ def test_a_typo_is_an_error(typo, meant):
 @pytest.mark.parametrize(
     ("variable", "text", "says"),
     [
-        ("KEYSTONE_K", "many", 'expected a whole number, or "auto"'),
+        ("KEYSTONE_K", "many", 'expected a whole number, "auto", or a range such as 4..16'),
         ("KEYSTONE_K", "0", "expected a whole number, 1 or more"),
         ("KEYSTONE_PARAMS", "tau", "'tau' is not name=value"),
         ("KEYSTONE_PARAMS", "{tau", ""),

@@ -41,12 +41,14 @@ SPACES = st.builds(
     rotation=st.none() | st.dictionaries(st.sampled_from(["axis-angle", "6d"]), counts | st.lists(counts, min_size=1)),
     gripper=st.none() | st.dictionaries(counts, st.just("logit") | st.floats(-1, 1)),
 )
+limits = st.just("") | st.floats(0, 1).map(":{}".format)
+ranges = st.builds("{}..{}{}".format, st.integers(2, 8), st.integers(9, 64), limits)
 FIELDS = {
-    "k": counts | st.just("auto"),
+    "k": counts | st.just("auto") | ranges,
     "temperature": st.floats(0, 10) | st.integers(0, 10),
     "seed": st.none() | st.integers(0, 2**63),
     "metric": st.sampled_from(["l2", "l1", "cosine"]),
-    "execute": counts,
+    "execute": counts | ranges | limits.map("auto{}".format),
     "fast": st.booleans(),
     "compile": st.booleans(),
 }
@@ -59,6 +61,8 @@ WINDOW = st.fixed_dictionaries(
 def specs(draw):
     rule = draw(st.sampled_from(sorted(PARAMS)))
     options = draw(st.fixed_dictionaries({}, optional={**FIELDS, **PARAMS[rule]}))
+    if isinstance(options.get("execute"), str) and (rule == "coherent" or options.get("k", 1) in (1, "auto")):
+        del options["execute"]  # refused
     return Spec.from_mapping({"rule": rule, **options, **draw(WINDOW | st.builds(dict, space=st.none() | SPACES))})
 
 
@@ -82,6 +86,8 @@ def test_every_spec_round_trips_as_text_and_as_json(spec):
         "core-mean:k=16,temperature=0.8",
         "core-mean:k=16,gripper=3",
         "medoid:k=8,temperature=0.8,metric=l1,window=chunk,gripper=3,execute=4",
+        "core-mean:k=16,execute=auto",
+        "core-mean:k=4..16:0.3,execute=2..8:0.25",
         "density:k=16,neighbours=3",
         'first:k=auto,seed=3,space={"dims":[0,2],"steps":"1:9","gripper":{"6":0.5}},fast=false,compile=true',
     ],
@@ -102,6 +108,7 @@ def test_texts_that_are_keys_in_stored_results_stay_as_they_are(text):
         ('medoid:{"k": 4, "metric": "l1", "fast": false}', "medoid:k=4,metric=l1,fast=no"),
         ('mean:space={"dims": 7, "gripper": {"6": 1}}', 'mean:space={"gripper":{"6":1.0},"dims":7}'),
         ("medoid:temperature=.5", "medoid:temperature=5e-1"),
+        ("medoid:k=4..16,execute=auto", "medoid:k=04..16:0.50,execute=auto:.5"),
     ],
 )
 def test_one_spec_has_one_text(text, same):
@@ -118,7 +125,7 @@ def test_one_spec_has_one_text(text, same):
         ("keystone:tua=0.6", "did you mean 'tau'"),
         ("medoid:tau=0.6", "rule 'medoid' has no parameter 'tau'"),
         ("keystone:k=0", "k=0: expected a whole number, 1 or more"),
-        ("keystone:k=many", "k='many': expected a whole number, or \"auto\""),
+        ("keystone:k=many", "k='many': expected a whole number, \"auto\", or a range such as 4..16"),
         ("keystone:k=true", "k=True: expected a whole number"),
         ("keystone:k", "is not name=value"),
         ("keystone:temperature=-1", "temperature=-1: expected a finite number, 0 or more"),
@@ -126,6 +133,16 @@ def test_one_spec_has_one_text(text, same):
         ("keystone:metric=l3", "l3"),
         ("keystone:init=worst", "worst"),
         ("medoid:execute=0", "execute=0: expected a whole number, 1 or more"),
+        ("medoid:execute=often", "execute='often': expected a whole number, \"auto\", or a range such as 2..8"),
+        ("medoid:execute=8..2", "execute='8..2': expected LEAST..MOST with 1 ≤ LEAST < MOST, not 8..2"),
+        ("medoid:execute=auto:2", "expected a limit of the dispersion from 0 to 1 after the colon, not 2"),
+        ("medoid:k=1,execute=auto", "execute=auto with k=1: one candidate cannot disagree; expected k=2 or more"),
+        ("first:execute=auto", "execute=auto with k=1: one candidate cannot disagree"),
+        ("medoid:k=auto,execute=auto", "K may turn out as 1"),
+        ("coherent:execute=auto", "expected the same number of steps in every round"),
+        ("medoid:k=1..4", "k='1..4': one candidate cannot disagree; expected a range that begins with 2 or more"),
+        ("medoid:k=auto:0.3", "k='auto:0.3': expected a whole number"),
+        ("medoid:k=4..16:NaN", "expected a limit of the dispersion from 0 to 1"),
         ("medoid:gripper=-1", "gripper=-1: expected a whole number, 0 or more"),
         ("medoid:window=chunks", "did you mean 'chunk'"),
         ("medoid:fast=perhaps", "fast='perhaps': expected True or False"),

@@ -65,7 +65,10 @@ def calibrate(
         f"would succeed, if they are like the {found.n} successes of {run}"
     )
     if found.auroc is None:
-        console.print("the run has no failures: whether the score foretells any is untested", style="bold yellow")
+        console.print(
+            f"{found.failures or 'no'} failures in the run: whether the score foretells any is untested",
+            style="bold yellow",
+        )
     else:
         value, low, high = found.auroc
         console.print(f"AUROC within task on its {found.failures} failures: {value:.2f} [{low:.2f}, {high:.2f}]")
@@ -90,6 +93,7 @@ def evaluate(
         json_path: write all numbers to this file.
     """
     from keystone_robotics.monitor import Calibration, detect
+    from keystone_robotics.monitor.calibration import too_few
     from keystone_robotics.monitor.scores import SCORES
     from keystone_robotics.monitor.table import LEGEND, rows
     from keystone_robotics.tables import as_text
@@ -105,8 +109,14 @@ def evaluate(
     found = [detect(read, one) for one in calibrations]
     console.print(f"{read.arm} in {run}: {found[0].successes} successes, {found[0].failures} failures{_errors(read)}\n")
     console.print(as_text(rows(found)))
+    caution = too_few(read)
+    if caution:
+        console.print(f"\n{caution} how alarms do: roll out more episodes", style="bold yellow")
     console.print("\n" + LEGEND)
-    _write(json_path, {"run": read.source, "arm": read.arm, "alarms": [asdict(one) for one in found]})
+    _write(
+        json_path,
+        {"run": read.source, "arm": read.arm, "caution": caution, "alarms": [asdict(one) for one in found]},
+    )
 
 
 @run.command
@@ -124,7 +134,7 @@ def scores(
         arm: of the run; default the only one with more than one candidate.
         json_path: write all numbers to this file.
     """
-    from keystone_robotics.monitor.calibration import find_direction
+    from keystone_robotics.monitor.calibration import find_direction, too_few
     from keystone_robotics.monitor.scores import SCORES
     from keystone_robotics.monitor.separation import auroc
     from keystone_robotics.monitor.table import score_rows
@@ -144,14 +154,19 @@ def scores(
     console.print(
         f"{read.arm} in {run}: {len(read.successes())} successes, {len(read.failures())} failures{_errors(read)}\n"
     )
-    console.print(as_text(score_rows(found)))
-    if not any(estimate.separates for _, estimate, _ in found.values()):
+    caution = too_few(read)
+    console.print(as_text(score_rows(found, caution)))
+    if caution:
+        console.print(
+            f"\n{caution} which score tells failures from successes: roll out more episodes", style="bold yellow"
+        )
+    elif not any(estimate.separates for _, estimate, _ in found.values()):
         console.print("\nno score tells failures from successes of the same task here", style="bold yellow")
     entries = {
         name: {"direction": direction, "auroc": estimate, "auroc_whole": whole}
         for name, (direction, estimate, whole) in found.items()
     }
-    _write(json_path, {"run": read.source, "arm": read.arm, "window": window, "scores": entries})
+    _write(json_path, {"run": read.source, "arm": read.arm, "window": window, "caution": caution, "scores": entries})
 
 
 def _console() -> Console:

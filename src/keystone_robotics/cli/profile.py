@@ -21,7 +21,7 @@ SpecFlags = spec_flags("k", "steps")
 def run(
     policy: Annotated[str, tyro.conf.Positional],
     spec: tyro.conf.OmitArgPrefixes[SpecFlags],  # type: ignore[valid-type]
-    k: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["-k"])] = (1, 4, 8, 16, 32),
+    k: Annotated[tuple[str, ...], tyro.conf.arg(aliases=["-k"])] = ("1", "4", "8", "16", "32"),
     steps: tuple[int, ...] = (),
     tolerance: float = 0.05,
     budget_ms: float | None = None,
@@ -42,7 +42,7 @@ def run(
             package.module:function of a function that returns a policy and an observation (docs/profile.md).
         spec: how candidates are drawn and one is selected; K is given by -k, steps by --steps. Flags override KEYSTONE_*
             environment variables.
-        k: candidates per round; 1 is always measured.
+        k: candidates per round; 1 is always measured. Of a range such as 4..16, both cases are: the first four agree, or not.
         steps: numbers of denoising steps to measure beside the policy's own; the cells (K, steps) that take no longer than the
             policy as it is are printed.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.

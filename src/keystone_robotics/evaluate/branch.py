@@ -55,7 +55,7 @@ class Brancher:
         self.benchmark = find_benchmark(settings.env)
         self.agent = load_agent(settings.policy, settings.device, settings.trust_remote_code)
         self.agent.fit(self.benchmark)
-        self.agent.execute = arm.execute or settings.execute or self.agent.execute
+        self.agent.execute = arm.most_steps or settings.execute or self.agent.execute
         self._envs: list[gymnasium.Env[Any, Any]] = []
 
     def __enter__(self) -> Brancher:

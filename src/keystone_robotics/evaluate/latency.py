@@ -52,8 +52,10 @@ class Latencies:
         return float(np.median(np.divide(self.milliseconds[str(timed_arm(arm))], own)))
 
     def rounds(self, arm: Spec) -> float:
-        """Rounds in which the arm executes as many steps as one round of the policy as it is: 2 with half of the steps."""
-        return self.execute / (arm.execute or self.execute)
+        """Rounds in which the arm executes as many steps as one round of the policy as it is: 2 with half of the steps. An
+        adaptive horizon counts with its most steps, so at its fewest rounds.
+        """
+        return self.execute / (arm.most_steps or self.execute)
 
     def step_ratio(self, arm: Spec) -> float:
         """The time of an executed step, relative to the first arm."""

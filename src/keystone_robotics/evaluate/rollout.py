@@ -138,7 +138,7 @@ def roll_out(
         planned = planner.plan(running)
         for episode, chunk, row in planned:
             with activity.environment(episode.number), episode.guarded():
-                actions = execute_chunk(episode, chunk[: agent.execute], max_steps)
+                actions = execute_chunk(episode, chunk[: row.executed(agent.execute)], max_steps)
                 _record(episode, row, actions if keep_rounds else None)
         handle.keep_rows([row for row, (episode, _, _) in enumerate(planned) if not episode.over])
     return [episode.record(task) for episode in episodes]
@@ -255,21 +255,28 @@ class _Row:
     chosen: RoundEvent | None
     row: int
 
+    def executed(self, most: int) -> int:
+        """Steps of the chunk to execute: as many as the candidates agree on, with an adaptive horizon."""
+        agreed = None if self.chosen is None else self.chosen.selection.agreed_steps
+        return most if agreed is None else min(most, int(agreed[self.row]))
+
     def statistics(self) -> dict[str, float]:
-        """How far the candidates agree; empty for K = 1, where there is nothing to agree on."""
+        """How far the candidates agree, and how many there were; empty for K = 1, where there is nothing to agree on."""
         if self.chosen is None or self.chosen.candidates.shape[1] == 1:
             return {}
-        return _statistics(self.chosen.selection, self.row)
+        selection = self.chosen.selection
+        return {**_statistics(selection, self.row), "drawn": float(selection.drawn[self.row])}
 
     def record(self, episode: LiveEpisode, actions: NDArray[np.float32]) -> RoundRecord | None:
         if self.chosen is None:
             return None
         selection = self.chosen.selection
+        drawn = int(selection.drawn[self.row])  # another row may have needed more
         return RoundRecord(
             number=episode.rounds,
             step=episode.steps - len(actions),
-            candidates=self.chosen.candidates[self.row].float().cpu().numpy().copy(),
-            labels=np.asarray(selection.labels[self.row]).copy(),
+            candidates=self.chosen.candidates[self.row, :drawn].float().cpu().numpy().copy(),
+            labels=np.asarray(selection.labels[self.row, :drawn]).copy(),
             index=int(selection.index[self.row]),
             synthesised=bool(selection.synthesised),
             spread=float(selection.spread[self.row]),

@@ -106,7 +106,7 @@ class Worker:
         """The policy with an arm attached. Each arm is attached and self-checked once per worker: a handle is used again in
         later shards, with the paths that its self-check settled on, unless an error interrupted it or a fast path failed.
         """
-        self.agent.execute = arm.execute or self.execute
+        self.agent.execute = arm.most_steps or self.execute
         handle = self._handles.pop(str(arm), None)
         if handle is None:
             handle = attach(self.agent.policy, arm)

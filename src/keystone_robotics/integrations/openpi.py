@@ -64,8 +64,9 @@ class KeystonePolicy:
     """An openpi policy to which KeyStone is attached, for openpi's servers: `infer`, `reset` and `metadata` as before.
 
     Replies have the additional entry ``"keystone"``, of plain numbers and lists: openpi's `ActionChunkBroker` takes one row of
-    every array. With ``"keystone_seed": 7`` in an observation, equal observations get equal chunks. An alarm tells clients and
-    episodes apart by ``"keystone_episode"`` in the observation, a text or a number; without it, `reset` starts a new episode.
+    every array. With ``execute="auto"``, ``"agreed_steps"`` in it is how many steps to execute before the next request. With
+    ``"keystone_seed": 7`` in an observation, equal observations get equal chunks. An alarm tells clients and episodes apart by
+    ``"keystone_episode"`` in the observation, a text or a number; without it, `reset` starts a new episode.
 
     Attributes:
         handle: from `keystone.attach`.
@@ -102,7 +103,7 @@ class KeystonePolicy:
             reply = dict(self._policy.infer(observation, **kwargs))
             reply[REPLY] = _plain(self._event)
             if self.alarm is not None and self._event is not None:
-                reply[REPLY].update(self.alarm.as_fields(self._event.episodes[0]))
+                reply[REPLY].update(self.alarm.row_fields(self._event)[0])
         return reply
 
     def warm_up(self) -> bool:
@@ -140,7 +141,7 @@ def _plain(event: RoundEvent | None) -> dict[str, Any]:
     line = summary(event)
     return {
         **{name: line[name] for name in ("k", "path", "rule")},
-        **{name: line[name][0] for name in BY_ROW},
+        **{name: line[name][0] for name in (*BY_ROW, "agreed_steps") if name in line},
         "sizes": [size for size in line["sizes"][0] if size],
         "dropped": int(event.selection.dropped[0]),
         "seed": event.seeds[0],

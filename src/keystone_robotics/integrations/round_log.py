@@ -16,7 +16,9 @@ from keystone_robotics.monitor.alarm import Alarm
 from keystone_robotics.spec import Spec
 
 #: Keys of a round's summary with one entry per row of the batch.
-BY_ROW = ("index", "sizes", "consensus", "dispersion", "median_distance", "spread")
+BY_ROW = ("index", "sizes", "consensus", "dispersion", "median_distance", "spread", "drawn")
+#: Beginnings of those that are there with an adaptive horizon, and with an alarm.
+OPTIONAL_BY_ROW = ("agreed_steps", "alarm")
 
 log = logging.getLogger("keystone")
 
@@ -36,7 +38,7 @@ class RoundLog:
     >>> stop = keystone.attach(policy, k=4, rule="medoid", site="act").subscribe(RoundLog(path))
     >>> chunk = policy.act()
     >>> sorted(json.loads(path.read_text()))
-    ['consensus', 'dispersion', 'encoding_seconds', 'index', 'k', 'median_distance', 'path', 'round', 'rule',
+    ['consensus', 'dispersion', 'drawn', 'encoding_seconds', 'index', 'k', 'median_distance', 'path', 'round', 'rule',
      'sampling_seconds', 'selection_seconds', 'sizes', 'spread']
     """
 
@@ -84,13 +86,14 @@ def attach_with_log(policy: Any, spec: Spec, environ: Mapping[str, str] = os.env
 def summary(event: RoundEvent, alarm: Alarm | None = None) -> dict[str, Any]:
     """A round in plain numbers, with one entry of an alarm's fields per row."""
     selection, times = event.selection, event.times
-    alarms = [] if alarm is None else [alarm.as_fields(episode) for episode in event.episodes]
+    alarms = [] if alarm is None else alarm.row_fields(event)
     return {
         "round": event.number,
         "k": event.k,
         "path": event.path,
         "rule": selection.rule,
         **{name: getattr(selection, name).tolist() for name in BY_ROW},
+        **({} if selection.agreed_steps is None else {"agreed_steps": selection.agreed_steps.tolist()}),
         "encoding_seconds": round(times.encode, 6),
         "sampling_seconds": round(times.sample, 6),
         "selection_seconds": round(times.select, 6),

@@ -1,6 +1,6 @@
 """Knowing when: scores of disagreement, alarms calibrated on successful episodes, and how well they do."""
 
-from keystone_robotics.monitor.alarm import Alarm, Ring
+from keystone_robotics.monitor.alarm import Alarm, AlarmEvent
 from keystone_robotics.monitor.calibration import Calibration, NoSeparation, calibrate
 from keystone_robotics.monitor.detection import Detection, detect
 from keystone_robotics.monitor.observed import Observed
@@ -10,11 +10,11 @@ from keystone_robotics.monitor.scores import SCORES, Score
 __all__ = [
     "SCORES",
     "Alarm",
+    "AlarmEvent",
     "Calibration",
     "Detection",
     "NoSeparation",
     "Observed",
-    "Ring",
     "RunScores",
     "Score",
     "calibrate",

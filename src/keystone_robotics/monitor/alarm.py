@@ -8,7 +8,7 @@ import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from keystone_robotics.handle import Handle
 from keystone_robotics.monitor.calibration import Calibration
 from keystone_robotics.monitor.conformal import window_mean
 from keystone_robotics.monitor.observed import Observed, observe
+from keystone_robotics.monitor.overlap import overlap
 from keystone_robotics.monitor.scores import find_score
 from keystone_robotics.sample.episodes import EpisodeRow
 from keystone_robotics.sample.event import RoundEvent
@@ -29,7 +30,7 @@ EPISODES = 1024  #: that an alarm remembers; those without a round for the longe
 
 
 @dataclass(frozen=True)
-class Ring:
+class AlarmEvent:
     """The first alarming round of an episode.
 
     Attributes:
@@ -55,7 +56,7 @@ class _Episode:
     rounds: int = 0
     before: Observed | None = None
     value: float = math.nan
-    ring: Ring | None = field(default=None)
+    event: AlarmEvent | None = field(default=None)
 
 
 class Alarm:
@@ -86,10 +87,10 @@ class Alarm:
         self.mismatch = ""
         self._score = find_score(calibration.score)
         self._episodes: OrderedDict[Hashable, _Episode] = OrderedDict()
-        self._callbacks: list[tuple[object, Callable[[Ring], object]]] = []
+        self._callbacks: list[tuple[object, Callable[[AlarmEvent], object]]] = []
         self._handle: Handle | None = None  # until the first round, in which it is compared with the calibration
         self._lock = threading.Lock()
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Alarm:
@@ -104,13 +105,13 @@ class Alarm:
         one = self.calibration
         return f"<Alarm: {one.score} {one.direction}, false alarms {one.false_alarms:g}, rung in {len(self.active)} episodes>"
 
-    def on(self, callback: Callable[[Ring], object]) -> Callable[[], None]:
-        """Call a function with the `Ring` when an episode becomes alarming; returns the function that removes it.
+    def on(self, callback: Callable[[AlarmEvent], object]) -> Callable[[], None]:
+        """Call a function with the `AlarmEvent` when an episode becomes alarming; returns the function that removes it.
 
         It runs within the round, before the chunk is returned. One that raises is logged and stays.
         """
         if not callable(callback):
-            raise TypeError(f"callback {callback!r}: expected a function that takes a Ring")
+            raise TypeError(f"callback {callback!r}: expected a function that takes a AlarmEvent")
         entry = (object(), callback)
         with self._lock:
             self._callbacks.append(entry)
@@ -126,24 +127,44 @@ class Alarm:
     def active(self) -> dict[Hashable, str]:
         """The reason, by id, for every episode in which it has rung, until the episode is forgotten."""
         with self._lock:
-            return {name: one.ring.reason for name, one in self._episodes.items() if one.ring is not None}
+            return {name: one.event.reason for name, one in self._episodes.items() if one.event is not None}
 
-    def as_fields(self, episode: Hashable) -> dict[str, Any]:
+    def as_fields(self, episode: Hashable = None) -> dict[str, Any]:
         """An episode's state after its last round, in JSON's types, for logs and replies.
 
         ``alarm``: it has rung in this episode; ``alarm_score``: the averaged score, None if it says nothing;
         ``alarm_limit``; ``alarm_reason``: None if it has not rung.
+
+        Args:
+            episode: its id, as in `RoundEvent.episodes`: what `Handle.for_episodes` named, or an `EpisodeRow`, the row of a
+                batch since the last ``reset``. Default: the only episode.
+
+        Raises:
+            KeystoneError: if no round of such an episode was seen, or there are several and none is named.
         """
         with self._lock:
-            one = self._episodes.get(episode)
-            value = math.nan if one is None else one.value
-            ring = None if one is None else one.ring
-            return {
-                "alarm": ring is not None,
-                "alarm_score": value if math.isfinite(value) else None,
-                "alarm_limit": self.calibration.limit_at(0 if one is None else max(one.rounds - 1, 0)),
-                "alarm_reason": None if ring is None else ring.reason,
-            }
+            if episode is None and len(self._episodes) == 1:
+                episode = next(iter(self._episodes))
+            if episode not in self._episodes:
+                known = ", ".join(map(repr, list(self._episodes)[-5:])) or "none yet"
+                what = "which episode" if episode is None else f"no round of episode {episode!r} was seen"
+                raise KeystoneError(f"alarm: {what}; the latest are {known}")
+            return self._fields(self._episodes[episode])
+
+    def row_fields(self, event: RoundEvent) -> list[dict[str, Any]]:
+        """`as_fields` of each row of a round. Never raises: all are None in rows that the alarm could not look at."""
+        with self._lock:
+            return [self._fields(self._episodes.get(episode)) for episode in event.episodes]
+
+    def _fields(self, one: _Episode | None) -> dict[str, Any]:
+        if one is None:
+            return dict.fromkeys(("alarm", "alarm_score", "alarm_limit", "alarm_reason"))
+        return {
+            "alarm": one.event is not None,
+            "alarm_score": one.value if math.isfinite(one.value) else None,
+            "alarm_limit": self.calibration.limit_at(max(one.rounds - 1, 0)),
+            "alarm_reason": None if one.event is None else one.event.reason,
+        }
 
     def forget(self, episode: Hashable) -> None:
         """End an episode; a later round with its id begins a new one."""
@@ -167,51 +188,63 @@ class Alarm:
         """Update the episodes of a round; never raises."""
         try:
             self._compare_policy(event)
-            rings = self._update(event)
+            alarms = self._update(event)
         except Exception as error:
-            self._say_once(
+            self._warn_once(
                 f"{type(error).__name__}", "the alarm failed in round %d and says nothing: %r", event.number, error
             )
             return
-        for ring in rings:
-            log.warning("KeyStone alarm, episode %s: %s", _name(ring.episode), ring.reason)
+        for alarm in alarms:
+            log.warning("KeyStone alarm, episode %s: %s", _name(alarm.episode), alarm.reason)
             for _, callback in list(self._callbacks):
                 try:
-                    callback(ring)
+                    callback(alarm)
                 except Exception:  # noqa: PERF203 (the others must be called)
                     log.exception("KeyStone: callback %r of an alarm failed", callback)
 
-    def _update(self, event: RoundEvent) -> list[Ring]:
-        rings = []
+    def _update(self, event: RoundEvent) -> list[AlarmEvent]:
+        alarms = []
         with self._lock:
             self._forget_rows_before(event)
             for episode, now in zip(event.episodes, observe(event)):
-                ring = self._round(episode, now)
-                if ring is not None:
-                    rings.append(ring)
+                alarm = self._round(episode, now)
+                if alarm is not None:
+                    alarms.append(alarm)
             while len(self._episodes) > max(EPISODES, len(event.episodes)):
                 self._episodes.popitem(last=False)
-        return rings
+        return alarms
 
-    def _round(self, episode: Hashable, now: Observed) -> Ring | None:
+    def _round(self, episode: Hashable, now: Observed) -> AlarmEvent | None:
         calibration = self.calibration
         one = self._episodes.get(episode)
         if one is None:
             one = self._episodes[episode] = _Episode(deque(maxlen=calibration.window))
         self._episodes.move_to_end(episode)
-        if now.valid < self._score.least:
-            self._say_once(
+        if now.valid < self._score.min_candidates:
+            self._warn_once(
                 "few", "the score %s needs %d finite candidates, a round had %d: it says nothing",
-                self._score.name, self._score.least, now.valid,
+                self._score.name, self._score.min_candidates, now.valid,
             )  # fmt: skip
-        one.recent.append(self._score(now, one.before))
-        one.before = now if self._score.compares else None
+        value = self._score(now, one.before)
+        if (
+            self._score.uses_previous
+            and one.before is not None
+            and math.isnan(value)
+            and overlap(now, one.before) is None
+        ):
+            executed = "an unknown number" if one.before.executed is None else one.before.executed
+            self._warn_once(
+                "overlap", "the alarm cannot ring: %s compares the steps that successive chunks both plan, and there are none "
+                "(%s of %d steps are executed); execute fewer", self._score.name, executed, now.chunks.shape[1],
+            )  # fmt: skip
+        one.recent.append(value)
+        one.before = now if self._score.uses_previous else None
         one.value = window_mean(one.recent)
         round, one.rounds = one.rounds, one.rounds + 1
-        if one.ring is not None or not calibration.exceeds(one.value, round):
+        if one.event is not None or not calibration.exceeds(one.value, round):
             return None
-        one.ring = Ring(episode, round, one.value, calibration.limit_at(round), self._reason(round, one, now))
-        return one.ring
+        one.event = AlarmEvent(episode, round, one.value, calibration.limit_at(round), self._reason(round, one, now))
+        return one.event
 
     def _reason(self, round: int, one: _Episode, now: Observed) -> str:
         calibration = self.calibration
@@ -242,15 +275,16 @@ class Alarm:
                 self.mismatch,
             )
 
-    def _say_once(self, key: str, text: str, *args: object) -> None:
-        if key not in self._said:
-            self._said.add(key)
+    def _warn_once(self, key: str, text: str, *args: object) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
             log.warning("KeyStone: " + text, *args)
 
 
 def mismatches(calibration: Calibration, handle: Handle, event: RoundEvent) -> list[str]:
     """How an attached policy differs from the one that an alarm was calibrated for."""
     found = []
+    adaptive = handle.engine.selector.horizon is not None
     weights = weights_fingerprint(handle.engine) if calibration.weights else ""
     if weights and weights != calibration.weights:
         found.append(f"the policy's weights are not those of {calibration.policy or 'the calibration'}")
@@ -262,17 +296,20 @@ def mismatches(calibration: Calibration, handle: Handle, event: RoundEvent) -> l
         else:
             now = Spec(
                 rule=handle.rule,
-                k=event.k,
+                k=event.k if handle.engine.k_range is None else str(handle.engine.k_range),
                 steps=handle.steps,
                 temperature=handle.engine.temperature,
                 metric=handle.metric,
+                execute=handle.execute if adaptive and event.k > 1 else None,
             )
-            for name in ("rule", "params", "k", "steps", "temperature", "metric"):
+            if not then.execute_range:
+                then = replace(then, execute=None)  # a number of steps is compared below
+            for name in ("rule", "params", "k", "steps", "temperature", "metric", "execute"):
                 before, after = getattr(then, name), getattr(now, name)
                 if before != after:
                     found.append(f"{name} was {_plain(before)}, now {_plain(after)}")
     executed = None if event.window is None else event.window.steps
-    if None not in (executed, calibration.execute) and executed != calibration.execute:
+    if None not in (executed, calibration.execute) and executed != calibration.execute and not adaptive:
         found.append(f"{calibration.execute} steps of a chunk were executed, now {executed}")
     return found
 

@@ -52,15 +52,15 @@ class _Outcome:
     task: str
     state: int
     success: bool
-    rang: float  # nan if it did not
+    alarmed: float  # nan if it did not
     rounds: int
 
 
-def ring(calibration: Calibration, scores: Scores) -> int | None:
+def first_alarm(calibration: Calibration, scores: Scores) -> int | None:
     """The first round in which an alarm rings; None if it does not.
 
     >>> alarm = Calibration("dispersion", "high", "constant", (0.5,), 2, 0.05, 19)
-    >>> ring(alarm, [0.1, 0.7, 0.6, 0.9]), ring(alarm, [0.1, 0.7, 0.1])
+    >>> first_alarm(alarm, [0.1, 0.7, 0.6, 0.9]), first_alarm(alarm, [0.1, 0.7, 0.1])
     (2, None)
     """
     for round, value in enumerate(smooth(scores, calibration.window)):
@@ -70,7 +70,7 @@ def ring(calibration: Calibration, scores: Scores) -> int | None:
 
 
 def detect(run: RunScores, calibration: Calibration, seed: int = 0) -> Detection:
-    """Ring the alarm on the stored rounds of a run."""
+    """Try the alarm on the stored rounds of a run."""
     outcomes = [_outcome(one, calibration) for one in run.episodes]
     random = np.random.default_rng(seed)
     weights = np.concatenate(
@@ -81,11 +81,11 @@ def detect(run: RunScores, calibration: Calibration, seed: int = 0) -> Detection
         axis=1,
     )
     outcomes.sort(key=lambda one: one.task)  # stable: in the order of the weights
-    rang = np.array([not np.isnan(one.rang) for one in outcomes])
+    alarmed = np.array([not np.isnan(one.alarmed) for one in outcomes])
     failed = np.array([not one.success for one in outcomes])
-    left = np.array([0.0 if np.isnan(one.rang) else 1 - one.rang / max(one.rounds, 1) for one in outcomes])
-    positives = (weights @ (failed & rang), weights @ failed)
-    negatives = (weights @ (~failed & ~rang), weights @ ~failed)
+    left = np.array([0.0 if np.isnan(one.alarmed) else 1 - one.alarmed / max(one.rounds, 1) for one in outcomes])
+    positives = (weights @ (failed & alarmed), weights @ failed)
+    negatives = (weights @ (~failed & ~alarmed), weights @ ~failed)
     with np.errstate(divide="ignore", invalid="ignore"):
         both = (positives[0] / positives[1] + negatives[0] / negatives[1]) / 2
     known = np.isfinite(both)
@@ -102,12 +102,12 @@ def detect(run: RunScores, calibration: Calibration, seed: int = 0) -> Detection
         balanced_accuracy=estimate(np.where(known, both, 0.0), known.astype(float)),
         false_alarms=estimate(negatives[1] - negatives[0], negatives[1]),
         nominal=calibration.false_alarms,
-        left=estimate(weights @ (left * (failed & rang)), positives[0]),
+        left=estimate(weights @ (left * (failed & alarmed)), positives[0]),
     )
 
 
 def _outcome(one: EpisodeScores, calibration: Calibration) -> _Outcome:
     scores = one.scores[calibration.score]
-    rang = ring(calibration, scores)
+    alarmed = first_alarm(calibration, scores)
     record = one.record
-    return _Outcome(record.task, record.episode, record.success, np.nan if rang is None else rang, len(scores))
+    return _Outcome(record.task, record.episode, record.success, np.nan if alarmed is None else alarmed, len(scores))

@@ -97,6 +97,7 @@ def distances(a: Floats, b: Floats) -> Floats:
 def observe(event: RoundEvent) -> Iterator[Observed]:
     """The rows of a live round."""
     selection, window = event.selection, event.window
+    agreed = selection.agreed_steps
     for row in range(len(event.candidates)):
         yield Observed(
             event.candidates[row],
@@ -104,11 +105,11 @@ def observe(event: RoundEvent) -> Iterator[Observed]:
             float(selection.consensus[row]),
             float(selection.dispersion[row]),
             event.space,
-            **_window(window),
+            **{**_window(window), **({} if agreed is None else {"executed": int(agreed[row])})},
         )
 
 
-def of_record(record: RoundRecord) -> Observed:
+def observe_record(record: RoundRecord) -> Observed:
     """A stored round. Rounds stored before 0.2.0 do not say what counted: the dimensions and steps of the actions do."""
     executed, dims = record.actions.shape if record.actions.ndim == 2 else (len(record.actions), 1)
     space = record.space

@@ -12,7 +12,7 @@ import numpy as np
 
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.monitor.conformal import Floats, smooth
-from keystone_robotics.monitor.observed import Observed, of_record
+from keystone_robotics.monitor.observed import Observed, observe_record
 from keystone_robotics.monitor.scores import SCORES, Score
 from keystone_robotics.monitor.separation import Series
 from keystone_robotics.records import EpisodeRecord, RoundRecord, Store
@@ -46,6 +46,7 @@ class RunScores:
         execute: steps executed between rounds; None if unknown.
         episodes: those with kept rounds that no error ended.
         errors: number of episodes that an error ended, which are left out.
+        k: most candidates of a round; 0 if unknown.
     """
 
     source: str
@@ -58,6 +59,7 @@ class RunScores:
     execute: int | None
     episodes: tuple[EpisodeScores, ...]
     errors: int = 0
+    k: int = 0
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -83,7 +85,7 @@ def score_rounds(rounds: Sequence[RoundRecord], scores: Iterable[Score]) -> dict
     found: dict[str, list[float]] = {score.name: [] for score in wanted}
     before: Observed | None = None
     for record in rounds:
-        now = of_record(record)
+        now = observe_record(record)
         for score in wanted:
             found[score.name].append(score(now, before))
         before = now
@@ -120,10 +122,12 @@ def read_run(
         own = [one for one in stored if one.arm == name]
         episodes: list[EpisodeScores] = []
         execute: list[int] = []
+        k = 0
         for number, one in enumerate(own):
             if one.error is None:
                 rounds = store.rounds(one.key)
                 execute += [len(kept.actions) for kept in rounds[:-1]]
+                k = max([k, *(len(kept.candidates) for kept in rounds)])
                 episodes.append(EpisodeScores(one, score_rounds(rounds, wanted)))
             if progress is not None:
                 progress(number + 1, len(own))
@@ -138,6 +142,7 @@ def read_run(
         execute=int(np.median(execute)) if execute else None,
         episodes=tuple(episodes),
         errors=len(own) - len(episodes),
+        k=k,
     )
 
 

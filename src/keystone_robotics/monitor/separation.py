@@ -15,7 +15,7 @@ RESAMPLES = 2000
 
 
 class Estimate(NamedTuple):
-    """A number and its 95 % interval, by bootstrap over initial states."""
+    """A number and its interval, of 95 % unless said otherwise, by bootstrap over initial states."""
 
     value: float
     low: float
@@ -47,7 +47,7 @@ class Series:
     values: Floats
 
 
-def auroc(episodes: Sequence[Series], whole: bool = False, seed: int = 0) -> Estimate:
+def auroc(episodes: Sequence[Series], whole: bool = False, seed: int = 0, level: float = 0.95) -> Estimate:
     """Probability that the score of a failure exceeds that of a success of the same task, ties counted half.
 
     Two episodes are compared by the highest score up to the end of the shorter one: a failure runs to the time limit, and the
@@ -58,8 +58,9 @@ def auroc(episodes: Sequence[Series], whole: bool = False, seed: int = 0) -> Est
         episodes: smoothed series.
         whole: compare the highest scores of whole episodes instead, as most papers do; above 0.5 for noise.
         seed: of the bootstrap.
+        level: of the interval.
     """
-    return estimate(*_pooled_wins(episodes, whole, seed))
+    return estimate(*_pooled_wins(episodes, whole, seed), level)
 
 
 def auroc_difference(a: Sequence[Series], b: Sequence[Series], seed: int = 0) -> Estimate:
@@ -100,12 +101,12 @@ def resampled_weights(episodes: Sequence[Any], random: np.random.Generator) -> F
     return np.asarray(every[:, [column[one.state] for one in episodes]], np.float64)
 
 
-def estimate(sums: Floats, counts: Floats) -> Estimate:
+def estimate(sums: Floats, counts: Floats, level: float = 0.95) -> Estimate:
     """A ratio whose first entry is of the data and the others of resamples."""
     if counts[0] == 0:
         return Estimate(np.nan, np.nan, np.nan)
     ratios = sums[1:][counts[1:] > 0] / counts[1:][counts[1:] > 0]
-    low, high = np.percentile(ratios, [2.5, 97.5])
+    low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
     return Estimate(float(sums[0] / counts[0]), float(low), float(high))
 
 

@@ -39,13 +39,15 @@ def percent(one: Estimate) -> str:
     return f"{100 * one.value:.0f} [{100 * one.low:.0f}, {100 * one.high:.0f}]"
 
 
-def score_rows(directions: Mapping[str, tuple[str, Estimate, Estimate]]) -> list[list[str]]:
-    """One row for each score: alarming direction, AUROC, AUROC over whole episodes, whether it separates."""
+def score_rows(directions: Mapping[str, tuple[str, Estimate, Estimate]], too_few: str = "") -> list[list[str]]:
+    """One row for each score: alarming direction, AUROC, AUROC over whole episodes, whether it separates, or why the run cannot
+    say.
+    """
     heading = ["score", "alarming", "AUROC", "AUROC, whole episodes", "tells failures"]
     return [
         heading,
         *(
-            [name, direction, str(found), str(whole), "yes" if found.separates else "no"]
+            [name, direction, str(found), str(whole), too_few or ("yes" if found.separates else "no")]
             for name, (direction, found, whole) in directions.items()
         ),
     ]

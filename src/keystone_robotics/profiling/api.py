@@ -17,6 +17,8 @@ from keystone_robotics.attachment import attach, attached, detach
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import atomic_write
 from keystone_robotics.handle import Handle
+from keystone_robotics.option_values import check_k
+from keystone_robotics.profiling.adaptive import measure_adaptive
 from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture, steps_of, versions
 from keystone_robotics.profiling.measure import Schedule, Subject, measure
 from keystone_robotics.profiling.memory import meter_for
@@ -24,10 +26,13 @@ from keystone_robotics.profiling.neighbours import NeighbourProcesses
 from keystone_robotics.profiling.result import TOLERANCE, Profile, summarize
 from keystone_robotics.profiling.store import ENOUGH, profiles_folder, save_profile
 from keystone_robotics.profiling.subject import device_of, load_subject, round_of, rows_of
+from keystone_robotics.sample.adaptive import refuse_adaptive_k
 from keystone_robotics.sample.noise import preserve_rng
 from keystone_robotics.sample.proxies import original_class
 from keystone_robotics.sample.steps import check_steps
+from keystone_robotics.select.agreement import AdaptiveRange
 from keystone_robotics.select.rules.checks import whole
+from keystone_robotics.spec import Spec
 
 KS = (1, 4, 8, 16, 32)
 ROUNDS = 30
@@ -42,7 +47,7 @@ def profile(
     policy: Any,
     observation: Any = None,
     *,
-    k: int | Iterable[int] = KS,
+    k: int | str | Iterable[int | str] = KS,
     steps: int | Iterable[int] = (),
     tolerance: float = TOLERANCE,
     budget_ms: float | None = None,
@@ -68,7 +73,7 @@ def profile(
             ``keystone train`` or LeRobot wrote, LeRobot's on the hub, or ``package.module:function`` of a function that returns
             the policy, an observation and, if need be, how to call it; it is given ``device`` and ``batch`` where they are.
         observation: what the policy is called with, a whole batch if it takes one; not where the policy is given by name.
-        k: numbers of candidates; 1 is always measured.
+        k: numbers of candidates; 1 is always measured. Of a range, ``"4..16"``, both cases are: the first four agree, or not.
         steps: numbers of denoising steps, besides the policy's own, at each of which all K are measured.
         tolerance: how much longer than with K = 1 a round may take, as a fraction.
         budget_ms: how long a round may take; then the K within it is the best.
@@ -98,7 +103,7 @@ def profile(
     >>> [cost.k for cost in found.costs], found.best() in (1, 4)
     ([1, 4], True)
     """
-    ks = check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch, steps)
+    ks, spans = check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch, steps)
     named = isinstance(policy, (str, os.PathLike))
     name = str(policy) if named else original_class(policy).__name__
     if concurrent > 1 and not named:
@@ -139,7 +144,10 @@ def profile(
             neighbours = stack.enter_context(others)
         stack.enter_context(preserve_rng(place))  # the caller's random numbers stay what they would have been
         subject = Subject(handle, *round_of(policy, observation, call), place)
+        if spans:
+            refuse_adaptive_k(handle.engine.adapter)
         measured = measure(subject, schedule, neighbours, progress)
+        adaptive = tuple(measure_adaptive(subject, span, rounds) for span in spans)
     found = Profile(
         policy=name,
         adapter=handle.adapter,
@@ -156,6 +164,7 @@ def profile(
         date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         path=measured.path,
         steps=own,
+        adaptive=adaptive,
     )
     if not not_stored(found, rounds):
         for (
@@ -203,6 +212,8 @@ def _attached(policy: Any, options: dict[str, Any]) -> Any:
             )
         yield there
         return
+    if AdaptiveRange.parse(options.get("execute")) is not None:  # says nothing about the cost of a round
+        options = {**options, "execute": Spec.of(execute=options["execute"]).most_steps}
     handle = attach(policy, k=1, **options)
     try:
         yield handle
@@ -215,22 +226,27 @@ def _several(numbers: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def check_arguments(
-    k: int | Iterable[int],
+    k: int | str | Iterable[int | str],
     tolerance: float,
     budget_ms: float | None,
     rounds: int,
     concurrent: int,
     batch: int | None,
     steps: int | Iterable[int] = (),
-) -> tuple[int, ...]:
-    """The numbers of candidates, ascending, beginning with 1.
+) -> tuple[tuple[int, ...], list[AdaptiveRange]]:
+    """The numbers of candidates, ascending, beginning with 1, and the ranges, whose ends are among the numbers.
 
     Raises:
         ValueError, TypeError: about the first argument that makes no sense.
     """
-    ks = _several(k)
-    for value in ks:
-        whole("k", value)
+    ks, spans = list[int](), list[AdaptiveRange]()
+    for value in (k,) if isinstance(k, (int, str)) else k:
+        given = check_k("k", int(value) if isinstance(value, str) and value.isdigit() else value)
+        if given == "auto":
+            raise ValueError("k='auto': expected numbers of candidates, or a range such as 4..16")
+        span = AdaptiveRange.parse(given)
+        spans += [] if span is None else [span]
+        ks += [given] if span is None else [span.least, int(span.most or 0)]
     for value in _several(steps):
         whole("steps", value)
     if not any(value > 1 for value in ks):
@@ -243,4 +259,4 @@ def check_arguments(
     whole("concurrent", concurrent)
     if batch is not None:
         whole("batch", batch)
-    return tuple(sorted({1, *ks}))
+    return tuple(sorted({1, *ks})), spans

@@ -168,9 +168,16 @@ class PhaseRecorder:
         Raises:
             OutOfMemory: if the engine went on with fewer.
         """
+        handle = self._subject.handle
+        handle.k, handle.steps = cell.k, self._own_steps if cell.steps is None else cell.steps
+        phases = self.time_call()
+        if self.event is not None and self.event.k < cell.k:
+            raise OutOfMemory
+        return phases
+
+    def time_call(self) -> dict[str, float]:
+        """Milliseconds by phase of one call of the policy as it is attached."""
         subject, self.event = self._subject, None
-        subject.handle.k = cell.k
-        subject.handle.steps = self._own_steps if cell.steps is None else cell.steps
         subject.prepare()
         _synchronize(subject.device)
         begin = Mark.now()
@@ -182,8 +189,6 @@ class PhaseRecorder:
             raise KeystoneError(
                 "no round was drawn: this call of the policy does not reach the sampler that was attached to"
             )
-        if event.k < cell.k:
-            raise OutOfMemory
         encode, denoise, select = (1e3 * seconds for seconds in event.times[:3])
         if event.path == "own":  # selected only because somebody listens
             total, select = total - select, 0.0
@@ -205,12 +210,13 @@ def measure(
         progress: is told how many measurements are there, and how many there will be.
     """
     recorder, engine = PhaseRecorder(subject), subject.handle.engine
-    k, k_given, steps = engine.k, engine.k_given, engine.steps
+    k, k_range, k_given, steps = engine.k, engine.k_range, engine.k_given, engine.steps
     try:
         with torch.no_grad(), subject.handle.rehearsal(recorder):
             return _measure(recorder, schedule, subject.device, neighbours, progress)
     finally:
-        subject.handle.k, engine.k_given, subject.handle.steps = k, k_given, steps
+        engine.set_k(k, k_range)
+        engine.k_given, subject.handle.steps = k_given, steps
         subject.prepare()  # what is left of the last chunk was meant for the profile's observation, and must not be executed
         if neighbours is not None:
             neighbours.run(0)

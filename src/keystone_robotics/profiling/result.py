@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from keystone_robotics.profiling.adaptive import AdaptiveCost
 from keystone_robotics.profiling.measure import PHASES, Cell
 from keystone_robotics.profiling.memory import Peak
 from keystone_robotics.profiling.ranges import quantile_range
@@ -130,6 +131,7 @@ class Profile:
         date: when it was measured.
         path: on which K > 1 were drawn, "plain" or "fast" (see `keystone.Handle.path`). K = 1 is always the policy's own code.
         steps: how many denoising steps the policy takes as it is; None if only its caller knows.
+        adaptive: of ranges of K that were asked for, ``4..16``.
     """
 
     policy: str
@@ -147,6 +149,7 @@ class Profile:
     date: str = ""
     path: str = "plain"
     steps: int | None = None
+    adaptive: tuple[AdaptiveCost, ...] = ()
 
     @property
     def doubt(self) -> str:
@@ -250,7 +253,9 @@ class Profile:
         """The opposite of `as_dict`."""
         fields = {field.name for field in dataclasses.fields(cls)}
         costs = tuple(Cost(**cost) for cost in values["costs"])
-        return cls(**{**{name: value for name, value in values.items() if name in fields}, "costs": costs})
+        adaptive = tuple(AdaptiveCost(**one) for one in values.get("adaptive", ()))
+        known = {name: value for name, value in values.items() if name in fields}
+        return cls(**{**known, "costs": costs, "adaptive": adaptive})
 
     def __str__(self) -> str:
         from keystone_robotics.profiling.table import lines

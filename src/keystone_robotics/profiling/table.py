@@ -38,7 +38,7 @@ def lines(profile: Profile) -> list[str]:
             "",
         ]
     text += [f"Memory: {profile.memory}.", *([profile.note] if profile.note else [])]
-    return text + conclusions(profile)
+    return [*text, *conclusions(profile), *map(str, profile.adaptive)]
 
 
 def _with_steps(profile: Profile, rows: Sequence[Sequence[str]], costs: Sequence[Cost]) -> list[list[str]]:

@@ -70,6 +70,7 @@ class EpisodeRecord:
         consensus: mean of `Selection.consensus` over the rounds; None for K = 1.
         dispersion: mean of `Selection.dispersion` over the rounds; None for K = 1.
         median_distance: mean of `Selection.median_distance` over the rounds; None for K = 1.
+        drawn: mean of `Selection.drawn` over the rounds, candidates per round; None for K = 1 and in older runs.
         latency_ms: time of one round for the first observation, batch size 1; None if not measured.
         error: traceback of the error that ended the episode.
         kept_rounds: the rounds, where they are stored; `Store.episodes` does not load them.
@@ -88,6 +89,7 @@ class EpisodeRecord:
     consensus: float | None = None
     dispersion: float | None = None
     median_distance: float | None = None
+    drawn: float | None = None
     latency_ms: float | None = None
     error: str | None = None
     kept_rounds: tuple[RoundRecord, ...] = ()

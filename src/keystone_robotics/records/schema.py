@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-VERSION = 5
+VERSION = 6
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -18,6 +18,7 @@ CREATE TABLE episodes (
     success INTEGER NOT NULL, steps INTEGER NOT NULL, rounds INTEGER NOT NULL,
     initial_state TEXT NOT NULL, initial_seed INTEGER NOT NULL, noise_seed TEXT NOT NULL,
     consensus REAL, latency_ms REAL, error TEXT, dispersion REAL, median_distance REAL, checksum INTEGER,
+    drawn REAL,
     PRIMARY KEY (arm, task, repeat, episode)
 );
 CREATE TABLE shards (
@@ -113,8 +114,14 @@ def _add_space(database: sqlite3.Connection) -> None:
         database.execute(f"ALTER TABLE rounds ADD COLUMN {column} TEXT")
 
 
+def _add_drawn(database: sqlite3.Connection) -> None:
+    database.execute("ALTER TABLE episodes ADD COLUMN drawn REAL")
+
+
 #: From a version to the next.
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _add_dispersion, 3: _add_checksum, 4: _add_space}
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
+    2: _add_dispersion, 3: _add_checksum, 4: _add_space, 5: _add_drawn,
+}  # fmt: skip
 
 
 def _set_version(database: sqlite3.Connection, version: int) -> None:

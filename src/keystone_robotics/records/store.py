@@ -38,7 +38,7 @@ _number, _whole = (int, float, type(None)), (int, type(None))
 _TYPES: dict[str, Any] = {
     "arm": str, "task": str, "repeat": int, "episode": int, "success": int, "steps": int, "rounds": int,
     "initial_state": str, "initial_seed": _whole, "noise_seed": str, "consensus": _number, "latency_ms": _number,
-    "error": (str, type(None)), "dispersion": _number, "median_distance": _number,
+    "error": (str, type(None)), "dispersion": _number, "median_distance": _number, "drawn": _number,
 }  # fmt: skip
 
 _KEY = "arm = ? AND task = ? AND repeat = ? AND episode = ?"

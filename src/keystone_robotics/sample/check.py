@@ -81,6 +81,16 @@ class DrawTrace:
     path: str
     sampled: Mark
 
+    def followed_by(self, rest: DrawTrace) -> DrawTrace:
+        """These candidates and further ones of the same round. The noise is dropped: only the self-check needs it."""
+        return DrawTrace(
+            torch.cat([self.candidates, rest.candidates], dim=1),
+            (),
+            {name: count + rest.encoder_calls.get(name, 0) for name, count in self.encoder_calls.items()},
+            self.path if self.path == rest.path else "plain",
+            rest.sampled,
+        )
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -14,6 +14,7 @@ class Counters:
     Attributes:
         rounds: number of rounds.
         chunks: chunks selected: one for each row of a round.
+        drawn: candidates, of all rows; fewer than K times the chunks with adaptive K.
         clustered: how many of them were selected from a cluster.
         dropped: candidates dropped because they were not finite.
         consensus, dispersion: sums over chunks.
@@ -23,6 +24,7 @@ class Counters:
 
     rounds: int = 0
     chunks: int = 0
+    drawn: int = 0
     clustered: int = 0
     dropped: int = 0
     consensus: float = 0.0
@@ -35,6 +37,7 @@ class Counters:
         selection = event.selection
         self.rounds += 1
         self.chunks += len(selection.index)
+        self.drawn += int(selection.drawn.sum())
         self.clustered += int(selection.clustered.sum())
         self.dropped += int(selection.dropped.sum())
         self.consensus += float(selection.consensus.sum())

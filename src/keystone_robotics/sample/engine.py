@@ -11,15 +11,16 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from keystone_robotics.errors import KeystoneError, TooManyCandidates
+from keystone_robotics.errors import KeystoneError, NoValidCandidate, TooManyCandidates
 from keystone_robotics.sample.adapter import Adapter
+from keystone_robotics.sample.adaptive import merge_rows
 from keystone_robotics.sample.check import Comparison, DrawTrace, Finding, compare_with_plain, verify
 from keystone_robotics.sample.context import SamplingContext, coarsest_type
 from keystone_robotics.sample.counters import Counters
@@ -35,6 +36,7 @@ from keystone_robotics.sample.timer import Mark, RoundTimer
 from keystone_robotics.sample.usage import Usage
 from keystone_robotics.sample.vectorise import sample_vectorised
 from keystone_robotics.select import Selection, select
+from keystone_robotics.select.agreement import AdaptiveRange, agree
 
 log = logging.getLogger("keystone")
 T = TypeVar("T")
@@ -52,6 +54,7 @@ class SeededRequest:
         context: in which the round is sampled; None if the sampler is vectorised.
         k: requested candidates per row.
         steps: denoising steps of each candidate; None for the policy's own number.
+        first: number of the first of them: the noise of a candidate depends on its number.
     """
 
     number: int
@@ -61,6 +64,7 @@ class SeededRequest:
     context: SamplingContext | None
     k: int
     steps: int | None = None
+    first: int = 0
 
     def draw(self, path: str, k: int) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Candidates (B, K, T, D), and all noise they were drawn from (B * K, ...)."""
@@ -69,7 +73,7 @@ class SeededRequest:
             return sample_vectorised(self.request.single, k, self.seeds[0], self.temperature), ()
         method = self.request.shared if path == "fast" else self.request.wide
         assert method is not None
-        noise = initial_noise(self.seeds, k, spec.shape, spec.uniform)
+        noise = initial_noise(self.seeds, k, spec.shape, spec.uniform, self.first)
         if self.temperature != 1.0:
             noise *= self.temperature
         noise = noise.to(spec.device, spec.dtype)
@@ -78,7 +82,7 @@ class SeededRequest:
             if self.request.stochastic:
                 # The sampler's own draws are replaced, but still advance the global generator.
                 stack.enter_context(preserve_rng(spec.device))
-                later = stack.enter_context(SeededDraws(self.seeds, k)).drawn
+                later = stack.enter_context(SeededDraws(self.seeds, k, self.first)).drawn
             candidates = method(noise, k)
         if not isinstance(candidates, Tensor) or not candidates.ndim or len(candidates) != spec.batch * k:
             what = f"shape {tuple(candidates.shape)}" if isinstance(candidates, Tensor) else type(candidates).__name__
@@ -97,7 +101,8 @@ class Engine:
         adapter: how this family of policies is sampled K wide.
         owner: the attached object.
         selector: how one candidate is selected.
-        k: candidates per round; 1 runs the policy's own code.
+        k: candidates per round, at most; 1 runs the policy's own code.
+        k_range: draw the first few, and the rest where these disagree; None draws all. Changed by `set_k`.
         k_given: K is final; False with ``k="auto"`` until it is measured.
         steps: denoising steps of each candidate; None for the policy's own number. Changed by `set_steps`.
         temperature: factor on the initial noise.
@@ -120,6 +125,7 @@ class Engine:
     owner: Any
     selector: Selector
     k: int
+    k_range: AdaptiveRange | None = None
     k_given: bool = True
     steps: int | None = None
     temperature: float = 1.0
@@ -154,17 +160,19 @@ class Engine:
 
     def run(self, request: SampleRequest) -> Any:
         """One round: what the caller of the overridden method gets, made from the selected chunk of each row."""
-        k = self.k  # read once: it may change while the round runs
+        k, adaptive = self.k, self.k_range  # read once: they may change while the round runs
         if self.is_own_code(k):
             return self.run_single(request.single, request.chunk)
         steps = self.steps  # likewise
         request = request.wrapped(partial(self._call_at, steps))
         with self.timer.round():
-            round = self._next_round(request, k, steps)  # noise
+            round = self._next_round(request, k if adaptive is None else adaptive.least, steps)  # noise
             trace = self._draw(round)  # path, draw, verify
-            begin = Mark.now()
-            selection = self.selector.select(trace.candidates, request.delay)  # select
-            self._finish(round, trace, selection, Mark.now().host - begin.host)  # emit
+            if adaptive is not None:
+                trace, selection, seconds = self._draw_rest(round, trace, adaptive)
+            else:
+                selection, seconds = self._select(round, trace)  # select
+            self._finish(round, trace, selection, seconds)  # emit
         return request.restore(selection.chunk)  # chunk
 
     def run_single(self, single: Callable[[], Any], chunk: Callable[[Any], Tensor] = lambda value: value) -> Any:
@@ -297,7 +305,8 @@ class Engine:
         """Draw K candidates; halve K while the device runs out of memory."""
         k = round.k
         while True:
-            self.timer.begin()
+            if not round.first:  # the rest of a round with adaptive K counts as the same sampling
+                self.timer.begin()
             try:
                 with self.timer.count(self.encoder_names) as calls:
                     candidates, noises = round.draw(path, k)
@@ -354,6 +363,33 @@ class Engine:
             self.verified_steps.add(round.steps)
         log.info("KeyStone self-check passed: %s", finding)
 
+    # ---- select
+
+    def _select(self, round: SeededRequest, trace: DrawTrace) -> tuple[Selection, float]:
+        """The selection among these candidates, and how many seconds it took."""
+        begin = Mark.now()
+        selection = self.selector.select(trace.candidates, round.request.delay)
+        return selection, Mark.now().host - begin.host
+
+    def _draw_rest(
+        self, round: SeededRequest, trace: DrawTrace, adaptive: AdaptiveRange
+    ) -> tuple[DrawTrace, Selection, float]:
+        """Adaptive K: select among the first few; where they disagree, draw the rest and select among all.
+
+        The rest is drawn for the whole batch if one row needs it, but a row whose few agree is selected from these alone: its
+        chunk does not depend on the other rows.
+        """
+        assert adaptive.most is not None
+        few: Selection | None = None
+        with contextlib.suppress(NoValidCandidate):  # the rest may be finite
+            few, seconds = self._select(round, trace)
+            agreed = agree(few, adaptive.limit)
+            if agreed.all() or trace.candidates.shape[1] < round.k:  # memory is too small for more
+                return trace, few, seconds
+        trace = trace.followed_by(self._draw(replace(round, first=round.k, k=adaptive.most - round.k)))
+        selection, seconds = self._select(round, trace)
+        return trace, selection if few is None else merge_rows(few, selection, agreed), seconds
+
     # ---- emit
 
     def _episode_ids(self, rows: int) -> tuple[Hashable, ...]:
@@ -406,12 +442,12 @@ class Engine:
             getattr(getattr(torch, device.type, None), "synchronize", lambda: None)()
         return Mark(Mark.now().host, mark.event)
 
-    def set_k(self, k: int) -> None:
-        """Set K from the next round on; ends ``k="auto"``."""
+    def set_k(self, k: int, adaptive: AdaptiveRange | None = None) -> None:
+        """Set K from the next round on; ends ``k="auto"``, and adaptive K unless it is given."""
         with self.checking:  # not in the middle of a self-check
             if self.finding is not None and self.finding.k == 1 < k:
                 self.verified_steps.clear()  # one candidate cannot verify several: check again
-            self.k, self.k_given = k, True
+            self.k, self.k_range, self.k_given = k, adaptive, True
 
     def set_steps(self, steps: int | None) -> None:
         """Set the number of denoising steps from the next round on; None is the policy's own number."""

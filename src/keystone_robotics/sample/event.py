@@ -22,7 +22,7 @@ class RoundTimes(NamedTuple):
 
     Attributes:
         encode: encoder methods; if the adapter names the denoising step, everything in the sampler before the first step.
-        sample: the rest of the sampler.
+        sample: the rest of the sampler; with adaptive K both draws, and the selection between them.
         select: selection.
         encode_inside: the part of ``encode`` inside the sampler.
         mixed: the sampler encodes and its first step was not detected: time outside of the encoders counts as sampling.
@@ -43,9 +43,10 @@ class RoundEvent:
         number: of the round since attaching.
         seeds: one per row; the noise of the round follows from them. Empty where the policy drew its own noise (K = 1).
         candidates: (B, K, T, D) as the policy's sampler returned them (normalised, padded).
-        selection: batched over the B rows.
+        selection: batched over the B rows; how many steps to execute, if that is adaptive, and how many candidates were drawn
+            for each row are its ``agreed_steps`` and ``drawn``.
         path: on which they were drawn: "fast", "plain", or "own" where the policy's own code ran untouched (K = 1).
-        k: candidates per row; fewer than requested if memory ran out.
+        k: candidates per row; fewer than requested if memory ran out, or if the first few agreed (adaptive K).
         times: of encoding, sampling and selecting.
         episodes: one per row: whose round it is, see `Handle.for_episodes`; by default an `EpisodeRow`.
         space: dimensions and steps that counted in distances; None if all did.

@@ -41,8 +41,8 @@ def derive_seed(*numbers: int) -> int:
     return state
 
 
-def initial_noise(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
-    """(B * K, *shape) float32 noise on the host, K rows for each of B seeds.
+def initial_noise(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False, first: int = 0) -> Tensor:
+    """(B * K, *shape) float32 noise on the host, K rows for each of B seeds: of the candidates ``first`` to ``first + K - 1``.
 
     Candidate j of a row depends only on the row's seed and on j, not on K or on the other rows. So candidate 0 at K = 16
     equals the sample of K = 1, and the noise of an episode does not depend on its batch.
@@ -51,16 +51,16 @@ def initial_noise(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: b
     >>> torch.equal(one[0], sixteen[16])
     True
     """
-    noise = torch.empty(len(seeds) * k, *shape)
+    noise = torch.empty(len(seeds), first + k, *shape)
     generator = torch.Generator()
     for row, seed in enumerate(seeds):
         generator.manual_seed(seed & _MASK)
-        for candidate in noise[row * k : (row + 1) * k]:
+        for candidate in noise[row]:
             if uniform:
                 candidate.uniform_(-1.0, 1.0, generator=generator)
             else:
                 candidate.normal_(generator=generator)
-    return noise
+    return noise[:, first:].flatten(0, 1)
 
 
 #: The functions of torch through which policies draw noise.
@@ -111,11 +111,12 @@ class SeededDraws(TorchFunctionMode):
     Args:
         seeds: one for each of the B rows.
         k: candidates per row.
+        first: number of the first of them.
     """
 
-    def __init__(self, seeds: Iterable[int], k: int) -> None:
+    def __init__(self, seeds: Iterable[int], k: int, first: int = 0) -> None:
         super().__init__()
-        self._seeds, self._k = list(seeds), k
+        self._seeds, self._k, self._first = list(seeds), k, first
         self._draw = 0
         #: All draws, for the self-check.
         self.drawn: list[Tensor] = []
@@ -129,6 +130,6 @@ class SeededDraws(TorchFunctionMode):
         self._draw += 1
         seeds = [derive_seed(seed, self._draw) for seed in self._seeds]
         uniform = func in (torch.rand, torch.rand_like)
-        noise = initial_noise(seeds, self._k, result.shape[1:], uniform)
+        noise = initial_noise(seeds, self._k, result.shape[1:], uniform, self._first)
         self.drawn.append((noise.add(1).div(2) if uniform else noise).to(result))
         return self.drawn[-1].clone()

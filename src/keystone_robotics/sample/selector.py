@@ -12,6 +12,7 @@ from torch import Tensor
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.select import ActionSpace, Selection, select
+from keystone_robotics.select.agreement import AdaptiveRange, agreed_steps, step_dispersion
 from keystone_robotics.select.rules.base import Rule
 
 log = logging.getLogger("keystone")
@@ -28,7 +29,8 @@ class Selector:
         metric: "l2", "l1" or "cosine".
         space: dimensions and steps used in distances. Defaults for ``dims`` and ``steps`` come from the policy: its real
             dimensions and executed steps.
-        execute: steps of a chunk that the caller executes; None for the policy's configuration.
+        execute: steps of a chunk that the caller executes, at most; None for the policy's configuration.
+        horizon: execute only the steps that the candidates agree on; None executes as many in every round.
     """
 
     adapter: Adapter
@@ -37,6 +39,7 @@ class Selector:
     metric: str = "l2"
     space: ActionSpace | None = None
     execute: int | None = None
+    horizon: AdaptiveRange | None = None
     _previous: Tensor | None = field(default=None, repr=False)
     _completed: dict[Any, tuple[ActionSpace | None, ActionSpace]] = field(default_factory=dict, repr=False)
     _windows: dict[tuple[Window, int], Window] = field(default_factory=dict, repr=False)
@@ -52,7 +55,20 @@ class Selector:
             raise KeystoneError(f"execute={self.execute}: the policy's chunks have {candidates.shape[2]} steps")
         rule, space = self._rule(len(candidates)), self.space_for(candidates, delay)
         # A constant seed: with the round's, the selection of a row would depend on the other rows.
-        return select(candidates, rule, space, seed=0, metric=self.metric)
+        selection = select(candidates, rule, space, seed=0, metric=self.metric)
+        if self.horizon is None:
+            return selection
+        steps = self._executed(candidates, delay)
+        dispersions = step_dispersion(candidates, selection, space, self.metric, steps)
+        return selection._replace(agreed_steps=agreed_steps(dispersions, selection, self.horizon))
+
+    def _executed(self, candidates: Tensor, delay: int) -> range:
+        """The steps of a chunk that may be executed; all if that is unknown."""
+        length, window = candidates.shape[2], self.window(delay)
+        if window is None:
+            return range(length)
+        start = min(window.start, length - 1)
+        return range(start, min(start + window.steps, length))
 
     def window(self, delay: int = 0) -> Window | None:
         """Real dimensions and executed steps of a round whose first ``delay`` steps are fixed; None if unknown."""

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+#: In `Selection.labels`: this candidate was not drawn for its row (adaptive K).
+NOT_DRAWN = -2
+
 
 class Selection(NamedTuple):
     """Which candidate was selected, and how much the candidates disagree.
@@ -16,7 +19,8 @@ class Selection(NamedTuple):
     Attributes:
         index: the selected candidate, or the one nearest to a synthesised chunk.
         chunk: (T, D) the chunk to execute, whole.
-        labels: (K,) cluster of each candidate: 0 the winning one, -1 dropped because not finite.
+        labels: (K,) cluster of each candidate: 0 the winning one, -1 dropped because not finite, -2 not drawn (a row of a batch
+            in which the first few candidates agreed, ``k=4..16``).
         sizes: (C,) members of each cluster, the winner's first.
         clustered: whether the candidates were split into clusters.
         consensus: share of the valid candidates in the winning group, 1/K to 1. The group is the winning cluster; where nothing
@@ -30,6 +34,8 @@ class Selection(NamedTuple):
             can be compared.
         rule: name of the rule.
         synthesised: the chunk was made by averaging: it is none of the candidates.
+        agreed_steps: how many steps of the chunk the candidates agree on, from the first that is executed; execute no more of
+            them before the next round. None unless ``execute`` is adaptive.
 
     >>> import numpy as np, keystone_robotics as keystone
     >>> ways = np.array([[0, 1, 2], [0, 1.1, 2], [0, 0.9, 2], [0, -1, -2]])[..., None]
@@ -48,6 +54,7 @@ class Selection(NamedTuple):
     dispersion: Any
     rule: str
     synthesised: bool = False
+    agreed_steps: Any = None
 
     @property
     def valid(self) -> Any:
@@ -57,13 +64,17 @@ class Selection(NamedTuple):
     @property
     def dropped(self) -> Any:
         """How many candidates were dropped because they hold a NaN or an infinity."""
-        dropped = (self.labels < 0).sum(-1)
-        return dropped if dropped.ndim else int(dropped)
+        return _count(self.labels == -1)
+
+    @property
+    def drawn(self) -> Any:
+        """How many candidates were drawn: K, or with adaptive K the first few where they agree."""
+        return _count(self.labels != NOT_DRAWN)
 
     def to_dict(self, chunk: bool = True) -> dict[str, Any]:
         """Plain numbers, lists and strings, for JSON; ``chunk=False`` leaves the actions out."""
         names = [name for name in self._fields if name != "chunk"]
-        plain = {name: _plain(getattr(self, name)) for name in [*names, "valid", "dropped"]}
+        plain = {name: _plain(getattr(self, name)) for name in [*names, "valid", "dropped", "drawn"]}
         if chunk:
             plain["chunk"] = self.chunk.tolist()
         return plain
@@ -89,6 +100,11 @@ class Selection(NamedTuple):
             ]
         dropped = int(np.sum(self.dropped))
         return f"{parts[0]}: {', '.join(parts[1:])}" + (f"; dropped {dropped} that were not finite" if dropped else "")
+
+
+def _count(which: Any) -> Any:
+    count = which.sum(-1)
+    return count if count.ndim else int(count)
 
 
 def _plain(value: Any) -> Any:

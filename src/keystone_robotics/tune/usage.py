@@ -18,11 +18,12 @@ def usage(spec: Spec) -> dict[str, Any]:
     if spec == POLICY_AS_IT_IS:
         return {"spec": str(spec), "notes": ["the policy as it is: leave KeyStone out"]}
     text, notes = str(spec), list[str]()
-    execute = "" if spec.execute is None else f" --policy.n_action_steps={spec.execute}"
-    if spec.execute is not None:
+    most = spec.most_steps
+    execute = "" if most is None else f" --policy.n_action_steps={most}"
+    if most is not None:
         notes.append(
             f"execute={spec.execute} is what distances count; how many steps run is the framework's: LeRobot "
-            f"n_action_steps={spec.execute}, vla-eval `chunk_size: {spec.execute}` of the server, openpi the client's steps"
+            f"n_action_steps={most}, vla-eval `chunk_size: {most}` of the server, openpi the client's steps"
         )
     return {
         "spec": text,

@@ -43,6 +43,12 @@ class KeystonePolicyServer(PolicyServer):
             self.logger.info(f"KeyStone compares the {config.n_action_steps} steps per chunk that the client executes")
         return answer
 
+    def _get_action_chunk(self, observation: Any) -> Any:
+        """Of the steps that the client requests, with ``execute=auto`` those that the candidates agree on."""
+        chunk, handle = super()._get_action_chunk(observation), keystone.attached(self.policy)
+        agreed = handle.last.agreed_steps if handle is not None and handle.k > 1 and handle.last is not None else None
+        return chunk if agreed is None else chunk[:, : int(agreed.min())]
+
     def Ready(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A client has connected: a new episode begins."""
         handle = keystone.attached(self.policy)

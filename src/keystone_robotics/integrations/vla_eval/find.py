@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import Any
 
 import torch
@@ -43,7 +44,12 @@ def attach_to_server(server: Any, options: ServeOptions) -> Handle:
     policy = server if options.site else _policy_of(server)
     # A server that calls select_action uses the policy's queue; the policy's configuration has the executed steps.
     executed = None if getattr(server, "_use_select_action", False) else getattr(server, "chunk_size", None)
-    return attach(policy, options.spec, site=options.site, execute=options.spec.execute or executed)
+    span = options.spec.execute_range
+    if span is None:
+        execute: Any = options.spec.execute or executed
+    else:  # as many as the candidates agree on, of those that the server executes
+        execute = str(span if executed is None or span.most is not None else dataclasses.replace(span, most=executed))
+    return attach(policy, options.spec, site=options.site, execute=execute)
 
 
 def holds_a_model(server: Any) -> bool:

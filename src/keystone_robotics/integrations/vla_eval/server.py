@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal
+from typing import Any
 
 from vla_eval.model_servers import serve as vla_eval_serve
 from vla_eval.model_servers.base import ModelServer, SessionContext
@@ -38,7 +38,7 @@ class KeystoneServer:
             self._keystone_serving.attach(self)
 
     @property
-    def keystone_k(self) -> int | Literal["auto"]:
+    def keystone_k(self) -> int | str:
         """Candidates per round, "auto" before it is measured; ``GET /config?keystone_k=8`` sets it."""
         if self._keystone_serving is None:
             raise AttributeError("KeyStone is off: the server was started without the argument keystone")

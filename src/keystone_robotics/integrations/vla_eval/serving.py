@@ -12,10 +12,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from keystone_robotics.handle import Handle, RoundEvent
-from keystone_robotics.integrations.round_log import BY_ROW, RoundLog, summary
+from keystone_robotics.integrations.round_log import BY_ROW, OPTIONAL_BY_ROW, RoundLog, summary
 from keystone_robotics.integrations.vla_eval.find import NoPolicy, attach_to_server, holds_a_model
 from keystone_robotics.integrations.vla_eval.options import ServeOptions
 from keystone_robotics.monitor.alarm import Alarm
@@ -55,8 +55,8 @@ class Serving:
         self._episodes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
     @property
-    def k(self) -> int | Literal["auto"]:
-        """Candidates per round; "auto" before it is measured."""
+    def k(self) -> int | str:
+        """Candidates per round; "auto" before it is measured, "4..16" for adaptive K before the policy is loaded."""
         if self.handle is not None:
             return self.handle.k
         return self.options.spec.k
@@ -64,7 +64,9 @@ class Serving:
     @k.setter
     def k(self, value: int) -> None:
         whole("k", value)
-        self.options = replace(self.options, spec=replace(self.options.spec, k=value))
+        spec = self.options.spec
+        execute = spec.most_steps if value == 1 else spec.execute  # one candidate cannot disagree
+        self.options = replace(self.options, spec=replace(spec, k=value, execute=execute))
         if self.handle is not None:
             self.handle.k = value
 
@@ -171,7 +173,7 @@ def _with_diagnostics(answers: list[Any], call: PredictCall) -> list[Any]:
     rows = [
         {
             **{key: line[key] for key in ("round", "k", "rule")},
-            **{key: line[key][row] for key in (*BY_ROW, *(name for name in line if name.startswith("alarm")))},
+            **{key: line[key][row] for key in (*BY_ROW, *(name for name in line if name.startswith(OPTIONAL_BY_ROW)))},
         }
         for line in call.rounds
         for row in range(len(line["index"]))

@@ -16,18 +16,18 @@ class Score:
         name: in `SCORES`.
         about: one line.
         function: of this round and, if there was one in the episode, the previous.
-        compares: it compares with the previous round: nan in the first round of an episode.
-        least: finite candidates that it needs; nan with fewer.
+        uses_previous: it compares with the previous round: nan in the first round of an episode.
+        min_candidates: finite candidates that it needs; nan with fewer.
     """
 
     name: str
     about: str
     function: Callable[[Observed, Observed | None], float]
-    compares: bool = False
-    least: int = 2
+    uses_previous: bool = False
+    min_candidates: int = 2
 
     def __call__(self, now: Observed, before: Observed | None = None) -> float:
         """The score of a round."""
-        if now.valid < self.least or (self.compares and before is None):
+        if now.valid < self.min_candidates or (self.uses_previous and before is None):
             return float("nan")
         return float(self.function(now, before))

@@ -28,4 +28,4 @@ def bimodality(now: Observed, before: Observed | None = None) -> float:
     return float(between.max() / np.square(line).sum())
 
 
-SCORE = Score("bimodality", "how clearly the candidates fall into two groups", bimodality, least=3)
+SCORE = Score("bimodality", "how clearly the candidates fall into two groups", bimodality, min_candidates=3)

@@ -17,5 +17,5 @@ SCORE = Score(
     "overlap-distance",
     "mean distance between successive candidate sets on their overlap",
     overlap_distance,
-    compares=True,
+    uses_previous=True,
 )

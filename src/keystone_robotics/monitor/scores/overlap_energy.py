@@ -20,5 +20,5 @@ SCORE = Score(
     "overlap-energy",
     "energy distance between successive candidate sets on their overlap",
     overlap_energy,
-    compares=True,
+    uses_previous=True,
 )

@@ -28,4 +28,4 @@ def stac(now: Observed, before: Observed | None = None) -> float:
     return float(max(0.0, kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()))
 
 
-SCORE = Score("stac", "MMD between successive candidate sets on their overlap, as STAC", stac, compares=True)
+SCORE = Score("stac", "MMD between successive candidate sets on their overlap, as STAC", stac, uses_previous=True)

@@ -24,6 +24,6 @@ SCORE = Score(
     "stac-single",
     "distance of successive single samples on their overlap, as SAFE",
     stac_single,
-    compares=True,
-    least=1,
+    uses_previous=True,
+    min_candidates=1,
 )

@@ -12,7 +12,8 @@ from keystone_robotics.errors import KeystoneError, nearest_name
 
 def run(
     experiment: Annotated[
-        Literal["main", "search", "alarms", "ablations", "choosing", "figure1", "figure2"], tyro.conf.Positional
+        Literal["main", "search", "alarms", "adaptive", "ablations", "choosing", "figure1", "figure2"],
+        tyro.conf.Positional,
     ],
     quick: bool = False,
     out: Path = Path("out/reproduce"),
@@ -25,7 +26,8 @@ def run(
     main: on each workload the best of 50 free changes and the best of 50 arms with K = 16 are chosen on some states and
     compared on others, with K × steps and the latency of every arm. search: other ways to use K candidates, score rescaling
     and a constant noise, against the best free change. alarms: how well disagreement foretells failure, for all scores and on
-    states that nothing was calibrated on. ablations: variants of the paper's rule, rules of related work, rules
+    states that nothing was calibrated on. adaptive: horizon and K that follow the agreement of the candidates, against fixed
+    ones. ablations: variants of the paper's rule, rules of related work, rules
     that average, and cooled samples. choosing: the runs on which the recommended rule was chosen. figure1: the candidates of a
     round, each executed to the end. figure2: latency and memory against K. The same command resumes an interrupted run.
 

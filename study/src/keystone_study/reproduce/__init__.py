@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from keystone_study.reproduce.adaptive_run import ADAPTIVE_WORKLOADS, reproduce_adaptive
 from keystone_study.reproduce.alarms_run import ALARM_WORKLOADS, reproduce_alarms
 from keystone_study.reproduce.experiment import EXPERIMENTS
 from keystone_study.reproduce.run import reproduce, reproduce_main
@@ -15,6 +16,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., Path]]] = {
     "main": (MAIN_WORKLOADS, reproduce_main),
     "search": (REPORTED, reproduce_search),
     "alarms": (ALARM_WORKLOADS, reproduce_alarms),
+    "adaptive": (ADAPTIVE_WORKLOADS, reproduce_adaptive),
     **{name: (one.workloads, partial(reproduce, one)) for name, one in EXPERIMENTS.items()},
 }
 

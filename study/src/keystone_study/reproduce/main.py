@@ -127,7 +127,7 @@ def run_workload(workload: Workload, folder: Path, executor: Executor, console: 
     grid = candidates_against_steps()
     free, several = free_changes(execute), with_candidates(execute)
     every = (Spec.parse(AS_IT_IS), *(Spec.parse(arm) for arm in FIXED), *COOLED, *grid, *free, *several)
-    latency = _stored_latencies(folder / "latency.json", executor, reported, every)
+    latency = stored_latencies(folder / "latency.json", executor, reported, every)
     no_slower = [arm for arm in several if latency[str(arm)] * _rounds(arm, execute) <= 1.0]
     groups = {FREE: free, CANDIDATES: several, **({NO_SLOWER: no_slower} if no_slower else {})}
     choices = choose(choosing, groups, folder / "choosing", executor, console)
@@ -140,10 +140,10 @@ def run_workload(workload: Workload, folder: Path, executor: Executor, console: 
 
 def _rounds(arm: Spec, execute: int) -> float:
     """Rounds for one round of the policy as it is, which executes ``execute`` steps of a chunk."""
-    return execute / (arm.execute or execute)
+    return execute / (arm.most_steps or execute)
 
 
-def _stored_latencies(
+def stored_latencies(
     path: Path, executor: Executor, settings: EvaluationConfig, arms: Sequence[Spec]
 ) -> dict[str, float]:
     """Measured once: what is chosen depends on it, and must be the same when a run is resumed."""
