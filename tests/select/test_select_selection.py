@@ -82,7 +82,7 @@ def test_becomes_json(rule, batched, kind):
     assert plain["synthesised"] is selection.synthesised
     assert set(plain) == {
         "index", "labels", "sizes", "clustered", "consensus", "spread", "median_distance", "dispersion", "rule",
-        "synthesised", "valid", "dropped", "chunk",
+        "synthesised", "agreed_steps", "valid", "dropped", "drawn", "chunk",
     }  # fmt: skip
     exact = selection.chunk.detach().double() if isinstance(selection.chunk, torch.Tensor) else selection.chunk
     np.testing.assert_array_equal(np.array(plain["chunk"]), np.asarray(exact, np.float64))
