@@ -79,6 +79,15 @@ class LeRobotAgent(Agent):
             )
         return plans
 
+    def in_env_units(self, candidates: Array, observation: Observation) -> Array | None:
+        if getattr(self._config, "use_relative_actions", False):
+            return None  # they begin at the state of the last observation that the processors have seen
+        k, steps, _ = candidates.shape
+        with torch.inference_mode():
+            rows = torch.from_numpy(candidates.reshape(k * steps, -1)).to(self._config.device)
+            found: Array = self._in_env_units(rows).float().cpu().numpy()
+        return found.reshape(k, steps, -1)
+
     def fit(self, benchmark: Benchmark) -> None:
         """Make LeRobot's processors of the environment, and compare its observations with the policy's inputs."""
         self._from_env = self._to_env = None

@@ -101,7 +101,8 @@ class RerunLog:
         self.target, self.path, self.alarm = check_target(target), path, alarm
         self.dropped = 0
         self.files: list[Path] = []
-        self._to_file = self.target.endswith(".rrd") and "://" not in self.target
+        self._to_file = is_file(self.target)
+        self._begun = 0
         if self._to_file:
             _check_writable(Path(self.target))
         self._queue: queue.Queue[list[_Row] | None] = queue.Queue(WAITING)
@@ -243,23 +244,22 @@ class RerunLog:
             self._flush(one)
 
     def _begin(self, row: _Row) -> _Episode:
-        number = len(self.files)
-        name = f"episode {number}"
+        number, self._begun = self._begun, self._begun + 1
 
         def open_sink(stream: Any, shown: Any) -> None:
             if self.target == SPAWN:
                 stream.spawn(default_blueprint=shown)
             elif self._to_file:
-                path = Path(self.target)
-                stream.save(path if number == 0 else path.with_name(f"{path.stem}_{number}.rrd"), default_blueprint=shown)
+                first = Path(self.target)
+                file = first if number == 0 else first.with_name(f"{first.stem}_{number}.rrd")
+                stream.save(file, default_blueprint=shown)
+                self.files.append(file)
             else:
                 stream.connect_grpc(self.target, default_blueprint=shown)
 
-        path = Path(self.target) if self._to_file else Path(name)
-        self.files.append(path if number == 0 else path.with_name(f"{path.stem}_{number}.rrd"))
         # Later rounds are drawn in the lanes of the first: twice its range is enough for most.
         lanes = Lanes.around(row.candidates[row.labels >= 0], 0.5)
-        recording = Recording(open_sink, name, about(row, self.path is None), lanes if self.path is None else None)
+        recording = Recording(open_sink, f"episode {number}", about(len(row.candidates), self.path is None), lanes if self.path is None else None)
         return _Episode(recording, lanes, row.at)
 
     def _close_ended(self, episode: Hashable) -> None:
@@ -301,12 +301,20 @@ def check_target(target: str | os.PathLike[str]) -> str:
     raise KeystoneError(f"Rerun target {text!r}: expected spawn, rerun+http://HOST:9876/proxy or a file that ends in .rrd")
 
 
-def about(row: Any, lanes: bool) -> str:
-    """What the colours mean, for the reader of a live recording."""
+def is_file(target: str) -> bool:
+    """Whether a target is a file.
+
+    >>> is_file("rounds.rrd"), is_file("spawn"), is_file("rerun+http://robot/data.rrd")
+    (True, False, False)
+    """
+    return target.endswith(".rrd") and "://" not in target
+
+
+def about(k: int, lanes: bool) -> str:
+    """What the colours mean, for the reader of a recording."""
     drawn = "One lane for each action dimension, in the policy's units." if lanes else "Paths of the tool."
-    k = len(row.candidates)
     return (
-        f"# KeyStone\n\n{drawn} Thick yellow: what is executed. Blue: the winning cluster of {k} candidates; "
+        f"{drawn} Thick yellow: what is executed. Blue: the winning cluster of {k} candidates; "
         "other colours: other clusters. Where the gripper changes: a small orange dot closes it, a large light blue one opens it."
     )
 
