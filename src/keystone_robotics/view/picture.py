@@ -129,7 +129,7 @@ def thin(
         if (label := int(labels[candidate])) >= 0:
             order.append((seen.setdefault(label, 0), label, candidate))
             seen[label] += 1
-    drawn = [candidate for _, _, candidate in sorted(order)]
+    drawn = [candidate for _, _, candidate in sorted(order, key=lambda one: (one[2] != index, one))]
     budget = BYTES if lanes == 1 else LANE_BYTES
 
     def steps_for(candidates: int) -> int:
