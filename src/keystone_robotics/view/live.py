@@ -122,6 +122,11 @@ class RerunLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def idle(self) -> bool:
+        """Whether the thread has drawn everything that was handed to it."""
+        return self._queue.unfinished_tasks == 0
+
     def on_subscribe(self, handle: Handle) -> None:
         """Called by `Handle.subscribe`: a reset of the policy begins an episode."""
         handle.watch_reset()
@@ -209,6 +214,8 @@ class RerunLog:
                     break
                 for row in rows:
                     self._add(row)
+                if rows:
+                    self._queue.task_done()
                 self._flush_due()
             while self._episodes:
                 self._episodes.popitem(last=False)[1].recording.close()
