@@ -29,7 +29,9 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
     for k in (16,) if quick else (16, 256):
         inputs = draw("two ways", (1, k, STEPS, DIMS), 4)
         events = [event(one, space) for one in inputs]
-        select = interleave({"select": lambda inputs=inputs: keystone.select(inputs[0], "core-mean", space)}, 5)["select"]
+        select = interleave({"select": lambda inputs=inputs: keystone.select(inputs[0], "core-mean", space)}, 5)[
+            "select"
+        ]
         for kind, path in (("paths", lambda chunks: chunks[..., :3].cumsum(-2)), ("lanes", None)):
             runs = [_record(events, path) for _ in range(3 if quick else 9)]
             listener, everything = (statistics.median(one[place] for one in runs) for place in (0, 1))

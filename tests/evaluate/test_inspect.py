@@ -108,7 +108,8 @@ def test_the_summary_names_the_frames_with_the_largest_disagreement(frames):
     assert low <= gap <= high
     text = page(summary)
     assert NOT_SUCCESS in text
-    assert "&lt;x&gt;" in text and "<x>" not in text
+    assert "&lt;x&gt;" in text
+    assert "<x>" not in text
 
 
 def test_the_command_writes_page_numbers_and_says_what_they_are_not(demonstrations, checkpoint, tmp_path, capsys):

@@ -72,7 +72,9 @@ def test_candidates_are_paths_with_the_colour_of_their_cluster(tmp_path):
 
 def test_it_has_lerobots_names_and_the_statistics(tmp_path):
     events, _ = record(tmp_path / "a.rrd")
-    assert {"action", "action.candidates", "action.chosen", "action.gripper", "keystone"} <= entities(tmp_path / "a.rrd")
+    assert {"action", "action.candidates", "action.chosen", "action.gripper", "keystone"} <= entities(
+        tmp_path / "a.rrd"
+    )
     actions = columns(tmp_path / "a.rrd", "action")
     assert actions["frame_index"] == list(range(48))
     np.testing.assert_allclose(actions["Scalars:scalars"][:16], events[0].selection.chunk[0].numpy(), rtol=1e-6)
@@ -117,7 +119,7 @@ def test_large_rounds_are_thinned_and_show_every_cluster(k, steps, dims):
     for coordinates, lanes in ((3, 1), (2, dims)):
         drawn, kept = thin(labels, index, steps, coordinates, lanes)
         assert index in drawn
-        assert kept[0] == 0 and kept[-1] == steps - 1
+        assert (kept[0], kept[-1]) == (0, steps - 1)
         assert len(kept) >= min(steps, STEPS) or len(drawn) == 1
         if lanes == 1:
             assert set(labels[drawn]) == set(labels)
@@ -140,8 +142,7 @@ def test_every_episode_is_a_recording_of_its_own(tmp_path):
     assert rounds == [[0, 1], [0], [0], [0]]
 
 
-def test_a_viewer_elsewhere_gets_the_rounds(tmp_path):
-    """A stream to an address: the server of Rerun itself, in this process, which hands out what it received."""
+def test_a_running_server_takes_the_rounds_without_an_error(caplog):
     rerun = pytest.importorskip("rerun")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -151,6 +152,7 @@ def test_a_viewer_elsewhere_gets_the_rounds(tmp_path):
     _, log = record(url, rounds=2)
     assert not log.dropped
     assert log.files == []
+    assert "log to Rerun ends" not in caplog.text
 
 
 def test_nobody_listens_and_rounds_go_on(tmp_path, monkeypatch):
@@ -182,12 +184,14 @@ def test_a_full_queue_drops_rounds_instead_of_waiting(tmp_path, monkeypatch, cap
 
 
 def test_a_path_function_that_fails_is_reported_once_and_costs_no_round(tmp_path, caplog):
-    events, log = record(tmp_path / "a.rrd", rounds=4, path=lambda chunks: chunks[0])
+    events, _ = record(tmp_path / "a.rrd", rounds=4, path=lambda chunks: chunks[0])
     assert len(events) == 4
-    assert [line.message for line in caplog.records if "Rerun" in line.message] == [
-        "KeyStone: the log to Rerun ends, rounds go on: ValueError: the path function made (16, 7) of chunks (16, 16, 7): "
-        "expected (16, steps, 2 or 3)"
-    ]
+    said = [line.message for line in caplog.records if "Rerun" in line.message]
+    assert len(said) == 1
+    assert (
+        "rounds go on: ValueError: the path function made (16, 7) of chunks (16, 16, 7): expected (16, steps, 2"
+        in said[0]
+    )
 
 
 def test_a_disk_that_disappears_costs_no_round(tmp_path, caplog):

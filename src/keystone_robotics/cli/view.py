@@ -90,7 +90,7 @@ def _open(files: Sequence[Path], say: object) -> None:
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         say(f"there is no display here: open it where there is one, with `rerun {files[0]}`")
         return
-    subprocess.Popen(
+    subprocess.Popen(  # noqa: S603 (the viewer, on files that were just written)
         [sys.executable, "-m", "rerun", *map(str, files)],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip

@@ -76,19 +76,23 @@ def open_dataset(name: str, episodes: Sequence[int] = ()) -> Any:
     if folder.exists() and not (folder / "meta" / "info.json").is_file():
         raise KeystoneError(f"{name} holds no meta/info.json: expected the folder of a LeRobotDataset")
     if not folder.exists() and (folder.is_absolute() or name.startswith(".") or name.count("/") != 1):
-        raise KeystoneError(f"there is no folder {name}: expected a LeRobotDataset, or a hub name such as lerobot/pusht")
+        raise KeystoneError(
+            f"there is no folder {name}: expected a LeRobotDataset, or a hub name such as lerobot/pusht"
+        )
     wanted = list(episodes) or None
     try:
         if folder.exists():
             return LeRobotDataset(folder.name, root=folder, episodes=wanted)
         return LeRobotDataset(name, episodes=wanted)
     except Exception as error:  # of the hub, of the format, of the files
-        raise KeystoneError(f"{name} cannot be read as a LeRobotDataset: {' '.join(str(error).split())[:300]}") from error
+        raise KeystoneError(
+            f"{name} cannot be read as a LeRobotDataset: {' '.join(str(error).split())[:300]}"
+        ) from error
 
 
 def choose_frames(dataset: Any, frames: int) -> list[int]:
     """Indices of about ``frames`` frames, spread evenly over the dataset."""
-    return np.unique(np.linspace(0, len(dataset) - 1, min(frames, len(dataset))).round().astype(int)).tolist()
+    return [int(one) for one in np.unique(np.linspace(0, len(dataset) - 1, min(frames, len(dataset))).round())]
 
 
 def inspect_frames(
@@ -154,7 +158,9 @@ def inspect_frames(
         progress(done)
 
 
-def _plan(agent: Any, arm: Spec, batches: dict[int, dict[str, Any]], noise: int, check: bool) -> tuple[Array, RoundEvent]:
+def _plan(
+    agent: Any, arm: Spec, batches: dict[int, dict[str, Any]], noise: int, check: bool
+) -> tuple[Array, RoundEvent]:
     rounds: list[RoundEvent] = []
     handle = attach(agent.policy, arm, check=check)
     handle.subscribe(rounds.append)

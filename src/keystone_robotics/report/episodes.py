@@ -168,7 +168,9 @@ def record_episode(
             notes += replay.notes
         except Exception as error:  # simulators fail in many ways
             notes.append(_one_line("the episode cannot be replayed", error))
-    drawn = [_Drawn(_real(one), path) for one in episode.rounds] if path else _in_environment(robot, replay, episode.rounds)
+    drawn = (
+        [_Drawn(_real(one), path) for one in episode.rounds] if path else _in_environment(robot, replay, episode.rounds)
+    )
     by_dimension = drawn is None
     drawn = drawn or [_Drawn(_real(one), None) for one in episode.rounds]
     if by_dimension:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,9 @@ def summarise(frames: Sequence[Frame], dims: Sequence[str], source: dict[str, An
             }
             for one in order[:WORST]
         ],
-        "ways": {str(number): sum(one.ways == number for one in frames) for number in sorted({one.ways for one in frames})},
+        "ways": {
+            str(number): sum(one.ways == number for one in frames) for number in sorted({one.ways for one in frames})
+        },
     }
 
 
@@ -130,16 +133,27 @@ def page(found: dict[str, Any]) -> str:
     title = f"{found['checkpoint']} on {found['dataset']}: where the policy disagrees with itself"
     ways = "; ".join(f"{number} way{'s'[: number != '1']}: {count}" for number, count in found["ways"].items())
     strips = "".join(_strip(one) for one in found["episodes"])
+    distance = (
+        "How far each arm's chunk is from the demonstrator's, over the executed steps, in standard deviations of the "
+        f"demonstrations; {found['compared']} frames, intervals by drawing episodes"
+    )
     policy = f"default-src 'none'; style-src {content_hash(style)}"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{policy}"><meta name="color-scheme" content="light dark">
 <title>{html.escape(title)}</title><style>{style}</style></head><body>
-<header><p class="eyebrow">KeyStone {html.escape(found["version"])} · {found["frames"]} frames of {len(found["episodes"])}
+<header><p class="eyebrow">KeyStone {html.escape(found["version"])} · {found["frames"]} frames of {
+        len(found["episodes"])
+    }
 episodes · candidates of {html.escape(found["main"])}</p><h1>{html.escape(title)}</h1></header><main>
 <section><p class="note">{html.escape(NOT_SUCCESS)}</p>
-{_table("How far each arm's chunk is from the demonstrator's, over the executed steps, in standard deviations of the demonstrations; "
-        f"{found['compared']} frames, intervals by drawing episodes", arm_rows(found))}</section>
+{
+        _table(
+            "How far each arm's chunk is from the demonstrator's, over the executed steps, in standard deviations of the demonstrations; "
+            f"{found['compared']} frames, intervals by drawing episodes",
+            arm_rows(found),
+        )
+    }</section>
 <section><h2>Where</h2><p>Clusters of the candidates, frames: {html.escape(ways)}.</p>{strips}</section>
 <section><h2>Worst frames</h2>{_table("Frames with the largest dispersion", worst_rows(found))}</section>
 <section><h2>Which dimensions</h2>
@@ -152,7 +166,7 @@ def _table(caption: str, rows: Sequence[Sequence[str]]) -> str:
     heading, *body = rows
     head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in heading)
     lines = "".join(
-        f'<tr><th scope="row">{html.escape(row[0])}</th>' + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:]) + "</tr>"
+        f'<tr><th scope="row">{html.escape(row[0])}</th>{"".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])}</tr>'
         for row in body
     )
     return (
@@ -166,7 +180,8 @@ def _strip(one: dict[str, Any]) -> str:
     width, height, left, top = 640, 84, 46, 20
     last = max(1, max(frame for frame, _ in one["series"]))
     points = " ".join(
-        f"{left + (width - left - 10) * frame / last:.1f},{top + 44 * (1 - value):.1f}" for frame, value in one["series"]
+        f"{left + (width - left - 10) * frame / last:.1f},{top + 44 * (1 - value):.1f}"
+        for frame, value in one["series"]
     )
     name = f"Episode {one['episode']}: dispersion {one['dispersion']:.2f}, consensus {one['consensus']:.2f}"
     ticks = "".join(
@@ -181,7 +196,13 @@ def _strip(one: dict[str, Any]) -> str:
     )
 
 
-def record_episodes(frames: Sequence[Frame], folder: Path, dims: Sequence[str], fps: float, worst: int = 3) -> list[Path]:
+def _save(path: Path, stream: Any, shown: Any) -> None:
+    stream.save(path, default_blueprint=shown)
+
+
+def record_episodes(
+    frames: Sequence[Frame], folder: Path, dims: Sequence[str], fps: float, worst: int = 3
+) -> list[Path]:
     """Write the episodes with the largest mean dispersion as recordings; returns their paths.
 
     Args:
@@ -200,10 +221,12 @@ def record_episodes(frames: Sequence[Frame], folder: Path, dims: Sequence[str], 
     for number in chosen:
         own = by_episode[number]
         path = folder / f"episode_{number}.rrd"
-        lanes = Lanes.around(np.concatenate([one.candidates.reshape(-1, one.candidates.shape[-1]) for one in own]), 0.05)
+        lanes = Lanes.around(
+            np.concatenate([one.candidates.reshape(-1, one.candidates.shape[-1]) for one in own]), 0.05
+        )
         text = f"# Episode {number}\n\n{about(len(own[0].candidates), True)}\n\n{NOT_SUCCESS}"
         recording = Recording(
-            lambda stream, shown, path=path: stream.save(path, default_blueprint=shown), path.stem, text, lanes, dims,
+            partial(_save, path), path.stem, text, lanes, dims,
             camera=bool(own[0].images),
         )  # fmt: skip
         for place, one in enumerate(own):

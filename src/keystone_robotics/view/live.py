@@ -266,7 +266,12 @@ class RerunLog:
 
         # Later rounds are drawn in the lanes of the first: twice its range is enough for most.
         lanes = Lanes.around(row.candidates[row.labels >= 0], 0.5)
-        recording = Recording(open_sink, f"episode {number}", about(len(row.candidates), self.path is None), lanes if self.path is None else None)
+        recording = Recording(
+            open_sink,
+            f"episode {number}",
+            about(len(row.candidates), self.path is None),
+            lanes if self.path is None else None,
+        )
         return _Episode(recording, lanes, row.at)
 
     def _close_ended(self, episode: Hashable) -> None:
@@ -305,7 +310,9 @@ def check_target(target: str | os.PathLike[str]) -> str:
     text = os.fspath(target)
     if text == SPAWN or text.startswith(("rerun+http://", "rerun+https://", "rerun://")) or text.endswith(".rrd"):
         return text
-    raise KeystoneError(f"Rerun target {text!r}: expected spawn, rerun+http://HOST:9876/proxy or a file that ends in .rrd")
+    raise KeystoneError(
+        f"Rerun target {text!r}: expected spawn, rerun+http://HOST:9876/proxy or a file that ends in .rrd"
+    )
 
 
 def is_file(target: str) -> bool:
@@ -322,7 +329,8 @@ def about(k: int, lanes: bool) -> str:
     drawn = "One lane for each action dimension, in the policy's units." if lanes else "Paths of the tool."
     return (
         f"{drawn} Thick yellow: what is executed. Blue: the winning cluster of {k} candidates; "
-        "other colours: other clusters. Where the gripper changes: a small orange dot closes it, a large light blue one opens it."
+        "other colours: other clusters. Where the gripper changes: a small orange dot closes it, a large light blue one opens "
+        "it."
     )
 
 

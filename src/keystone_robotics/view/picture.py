@@ -142,7 +142,12 @@ def thin(
 
 
 def draw(
-    candidates: Floats, labels: NDArray[np.int64], index: int, executed: Floats | None, path: PathFn | None, lanes: Lanes
+    candidates: Floats,
+    labels: NDArray[np.int64],
+    index: int,
+    executed: Floats | None,
+    path: PathFn | None,
+    lanes: Lanes,
 ) -> dict[str, Any]:
     """The drawn parts of a `Picture`, as its arguments.
 

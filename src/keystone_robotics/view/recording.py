@@ -203,7 +203,9 @@ def blueprint(rr: Any, kind: str, camera: bool, alarm: bool) -> Any:
     else:
         bounds = rrb.VisualBounds2D(x_range=[-0.2, WIDTH + 0.2], y_range=[-0.3, 8 * LANE])
         lanes = [*drawn, f"{LANES}/**"]
-        views.append(rrb.Spatial2DView(origin="/", contents=lanes, name="candidates, by dimension", visual_bounds=bounds))
+        views.append(
+            rrb.Spatial2DView(origin="/", contents=lanes, name="candidates, by dimension", visual_bounds=bounds)
+        )
     if camera and kind != "2D":
         views.append(rrb.Spatial2DView(origin=IMAGE, name="camera"))
     series = [
