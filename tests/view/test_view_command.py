@@ -46,7 +46,8 @@ def pusht_run(tmp_path):
         rounds.append(
             RoundRecord(
                 number=number, step=4 * number, candidates=candidates, labels=np.array([0, 0, 1, 0]), index=1,
-                synthesised=False, consensus=0.75, spread=0.1, actions=512 * candidates[1, :4], dispersion=0.2, median_distance=1.0,
+                synthesised=False, consensus=0.75, spread=0.1, actions=512 * candidates[1, :4], dispersion=0.2,
+                median_distance=1.0,
             )
         )  # fmt: skip
     episode = EpisodeRecord(

@@ -15,10 +15,8 @@ import numpy as np
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.evaluate.replay import Replay, replay_episode
 from keystone_robotics.monitor.calibration import Calibration
-from keystone_robotics.monitor.conformal import smooth
-from keystone_robotics.monitor.run import score_rounds
-from keystone_robotics.monitor.scores import find_score
 from keystone_robotics.records import EpisodeRecord, RoundRecord, Store
+from keystone_robotics.report.alarms import alarm_series
 from keystone_robotics.view.live import about
 from keystone_robotics.view.picture import Floats, Lanes, PathFn, Picture, draw
 from keystone_robotics.view.recording import Recording
@@ -236,9 +234,3 @@ def _about(episode: StoredEpisode, by_dimension: bool, notes: Sequence[str]) -> 
     outcome = "error" if record.error else "success" if record.success else "failure"
     title = f"# {record.task}, episode {record.episode}: {outcome}\n\n{record.arm} in {episode.run.name}\n\n"
     return title + about(len(episode.rounds[0].candidates), by_dimension) + "".join(f"\n\n*{note}*" for note in notes)
-
-
-def alarm_series(alarm: Calibration, rounds: Sequence[RoundRecord]) -> list[tuple[float, float]]:
-    """Averaged score and limit of every round; the score is nan where it says nothing."""
-    scores = score_rounds(rounds, [find_score(alarm.score)])[alarm.score]
-    return [(float(value), alarm.limit_at(number)) for number, value in enumerate(smooth(scores, alarm.window))]

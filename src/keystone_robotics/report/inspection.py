@@ -147,13 +147,7 @@ def page(found: dict[str, Any]) -> str:
     }
 episodes · candidates of {html.escape(found["main"])}</p><h1>{html.escape(title)}</h1></header><main>
 <section><p class="note">{html.escape(NOT_SUCCESS)}</p>
-{
-        _table(
-            "How far each arm's chunk is from the demonstrator's, over the executed steps, in standard deviations of the demonstrations; "
-            f"{found['compared']} frames, intervals by drawing episodes",
-            arm_rows(found),
-        )
-    }</section>
+{_table(distance, arm_rows(found))}</section>
 <section><h2>Where</h2><p>Clusters of the candidates, frames: {html.escape(ways)}.</p>{strips}</section>
 <section><h2>Worst frames</h2>{_table("Frames with the largest dispersion", worst_rows(found))}</section>
 <section><h2>Which dimensions</h2>

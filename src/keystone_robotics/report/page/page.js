@@ -513,13 +513,16 @@
       + (labels.length > 1 ? `; ${numbers.map(([name, value]) => `${name} ${value.toFixed(2)}`).join(", ")}` : "");
     byId("now").textContent = text;
     byId("slider").setAttribute("aria-valuetext", text);
-    byId("strips").replaceChildren(...(labels.length > 1 ? numbers.map(([name]) => strip(name, packed[name], round)) : []));
+    byId("strips").replaceChildren(...(labels.length > 1 ? numbers.map(([name]) => strip(name, packed[name], round)) : []),
+      ...(packed.alarm ? [strip(`alarm score (${data.alarm}; dashed: limit)`, packed.alarm, round, packed.limit)] : []));
   }
 
-  /** One statistic over the rounds of the episode, 0 to 1; a click goes to the nearest round. */
-  function strip(name, values, round) {
+  /** One statistic over the rounds of the episode, 0 to 1, or an alarm's score with its limits; a click goes to the nearest round. */
+  function strip(name, values, round, limits) {
+    const all = limits ? [...values, ...limits].filter((value) => value !== null) : [0, 1];
+    const low = Math.min(0, ...all), high = Math.max(...all) > low ? Math.max(...all) : low + 1;
     const width = innerWidth(byId("strips")), height = 66, left = 46, right = 10, top = 16, bottom = 12;
-    const x = scale(0, Math.max(1, values.length - 1), left, width - right), y = scale(0, 1, height - bottom, top);
+    const x = scale(0, Math.max(1, values.length - 1), left, width - right), y = scale(low, high, height - bottom, top);
     const points = values.map((value, place) => [place, value]).filter(([, value]) => value !== null);
     const jump = (event) => {
       const box = event.currentTarget.getBoundingClientRect();
@@ -529,7 +532,8 @@
     };
     return s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", onclick: jump, "data-strip": name,
       "aria-label": `${name} over the rounds: ${points.map(([, value]) => value.toFixed(2)).join(", ")}` },
-    [0, 1].map((value) => [s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }), s("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, String(value))]).flat(),
+    [low, high].map((value) => [s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }), s("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, String(Number(value.toPrecision(2))))]).flat(),
+    limits ? s("polyline", { class: "axis", fill: "none", "stroke-dasharray": "6 3", points: limits.map((value, place) => `${x(place).toFixed(1)},${y(value).toFixed(1)}`).join(" ") }) : null,
     s("text", { x: left, y: 10 }, `${name} over the rounds`),
     s("polyline", { class: "series", points: points.map(([place, value]) => `${x(place).toFixed(1)},${y(value).toFixed(1)}`).join(" ") }),
     s("line", { class: "cursor", x1: x(round), x2: x(round), y1: top - 3, y2: height - bottom + 3 }),
