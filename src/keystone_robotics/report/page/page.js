@@ -181,16 +181,21 @@
         s("circle", { class: kind, cx, cy, r: 5, "stroke-width": 2 })] };
     });
     const labels = marks.slice().sort((a, b) => a.cy - b.cy);
-    const floor = { start: top + 10, end: top + 10 }; // of the labels to the right of their dots, and to the left
+    // Each label takes the nearest free place around its dot: no two labels overlap, and none covers a dot.
+    const taken = marks.map((mark) => [mark.cx - 6, mark.cy - 6, mark.cx + 6, mark.cy + 6]);
+    const overlaps = (one) => taken.some((other) => one[0] < other[2] && other[0] < one[2] && one[1] < other[3] && other[1] < one[3]);
     const placed = labels.map((mark) => {
-      const length = Math.min(mark.arm.name.length, 30) * 6.9;
-      const free = { start: mark.cx + 10 + length <= width - right, end: mark.cx - 10 - length >= left };
-      const side = ["start", "end"].find((one) => free[one] && floor[one] <= mark.cy - 7) || (free.end && !free.start ? "end" : "start");
-      const ty = Math.max(floor[side], mark.cy - 7);
-      floor[side] = ty + 15;
       const name = mark.arm.name.length > 30 ? mark.arm.name.slice(0, 29) + "…" : mark.arm.name;
-      const tx = side === "end" ? mark.cx - 10 : clamp(mark.cx + 10, left + 4, Math.max(left + 4, width - right - length));
-      return s("text", { class: "name", x: tx, y: ty, "text-anchor": side }, name);
+      const length = name.length * 6.9, tries = [];
+      for (let away = 0; away < height; away += 5) for (const dy of [-7 - away, 16 + away]) for (const side of ["start", "end"]) {
+        const from = side === "start" ? mark.cx + 10 : mark.cx - 10 - length;
+        const inside = clamp(from, left + 2, Math.max(left + 2, width - right - length)), ty = mark.cy + dy;
+        if (ty < top + 10 || ty > height - bottom - 2) continue;
+        tries.push({ x: inside, y: ty, box: [inside, ty - 11, inside + length, ty + 3], moved: Math.abs(inside - from) });
+      }
+      const best = tries.find((one) => !one.moved && !overlaps(one.box)) || tries.find((one) => !overlaps(one.box)) || tries[0];
+      taken.push(best.box);
+      return s("text", { class: "name", x: best.x, y: best.y }, name);
     });
     const words = arms.map((arm) => `${arm.name}: ${percent(arm.rate)} % at ${duration(arm.time.ms)}`).join("; ");
     figure.replaceChildren(
