@@ -257,7 +257,7 @@ def test_labels_of_the_cost_chart_do_not_overlap(browser, tmp_path, width):
     write_page(tmp_path / "page.html", page_data(read_runs([run])))
     browser.open(tmp_path / "page.html", width=width)
     boxes = browser.js(
-        "[...document.querySelectorAll('#cost text.name')].map((one) => one.getBBox()).map((b) => [b.x, b.y, b.width, b.height])"
+        "[...document.querySelectorAll('#cost text.name')].map((one) => one.getBBox()).map(b => [b.x, b.y, b.width, b.height])"
     )
     assert len(boxes) == 8
     for number, (x, y, w, h) in enumerate(boxes):
