@@ -12,7 +12,7 @@ export SDL_VIDEODRIVER ?= dummy
 # If set, every subprocess of the tests would recompile LeRobot's bytecode, which takes 20 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check kernel test-core test-upstream bench bench-quick bench-upstream fuzz format clean
+.PHONY: help setup demo test check kernel test-core test-rerun test-upstream bench bench-quick bench-upstream fuzz format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -43,6 +43,9 @@ format: setup ## apply ruff's fixes and formatting
 
 test-core: ## test the core on the installed Pythons 3.10 to 3.13 with torch and numpy only
 	@scripts/test_core.sh
+
+test-rerun: setup ## test recordings with the oldest and the newest supported rerun-sdk
+	@scripts/test_rerun.sh
 
 TESTS ?= $(wildcard upstream/test_*.py)
 UPSTREAM_PYTHON ?= $(PYTHON)

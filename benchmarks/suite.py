@@ -38,6 +38,7 @@ MODULES = (
     "cost",
     "closed_loop",
     "monitor",
+    "rerun_log",
 )
 
 

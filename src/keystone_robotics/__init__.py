@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from keystone_robotics.handle import Handle, RoundEvent
     from keystone_robotics.monitor import Alarm
     from keystone_robotics.profiling import Profile, profile
+    from keystone_robotics.view import RerunLog
 
 try:
     __version__ = version("keystone-robotics")
@@ -43,6 +44,7 @@ __all__ = [
     "KeystoneError",
     "NoValidCandidate",
     "Profile",
+    "RerunLog",
     "Round",
     "RoundEvent",
     "RuleResult",
@@ -63,6 +65,7 @@ _LAZY = {
     **dict.fromkeys(("Handle", "RoundEvent"), "handle"),
     "Alarm": "monitor",
     **dict.fromkeys(("Profile", "profile"), "profiling"),
+    "RerunLog": "view",
 }
 
 

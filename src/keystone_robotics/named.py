@@ -89,6 +89,23 @@ def make_named(name: str, kind: type[T], **offered: Any) -> T:
     return thing
 
 
+def load_function(name: str) -> Callable[..., Any]:
+    """A function by name, for a name that the user typed: it is called with the caller's arguments.
+
+    Raises:
+        KeystoneError: if it cannot be imported, or is none.
+
+    >>> load_function("math:hypot")(3, 4)
+    5.0
+    """
+    if not is_reference(name) or "?" in name:
+        raise KeystoneError(f"{name!r} is no function: expected package.module:function")
+    found = _imported(name)
+    if not callable(found):
+        raise KeystoneError(f"{name} is {type(found).__name__!r}: expected a function")
+    return found  # type: ignore[no-any-return]
+
+
 def _makes(thing: Any, kind: type) -> bool:
     """Whether a class or function is one that makes objects of a kind; looks, and calls nothing."""
     # In the function's own dictionary: objects with a `__getattr__` have every attribute.

@@ -57,8 +57,8 @@ RECOMMENDED_RULE = "core-mean"
 BASELINE = "first"
 
 PREFIX = "KEYSTONE_"
-#: Variables of KeyStone that are no options: the log of rounds, stored profiles, checkouts for tests.
-OTHER_VARIABLES = ("KEYSTONE_ALARM", "KEYSTONE_LOG", "KEYSTONE_PROFILES", "KEYSTONE_UPSTREAM")
+#: Variables of KeyStone that are no options: what listens to rounds, stored profiles, checkouts for tests.
+OTHER_VARIABLES = ("KEYSTONE_ALARM", "KEYSTONE_LOG", "KEYSTONE_PROFILES", "KEYSTONE_RERUN", "KEYSTONE_UPSTREAM")
 
 
 @dataclass(frozen=True)

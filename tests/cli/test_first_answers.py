@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-HEAVY = ("torch", "numba", "scipy", "matplotlib", "gymnasium", "lerobot", "transformers", "ray")
+HEAVY = ("torch", "numba", "scipy", "matplotlib", "gymnasium", "lerobot", "transformers", "ray", "rerun")
 #: Arguments, exit code, and what the answer contains.
 CASES = [
     (["recipes"], 0, "smolvla"),
@@ -20,6 +20,8 @@ CASES = [
     (["profile", "x", "--spec", "kesytone"], 2, "did you mean 'keystone'?"),
     (["vla-eval", "serve", "x.py", "--k", "many"], 2, "--k=many: expected a whole number"),
     (["report", "--help"], 0, "--arms"),
+    (["view", "--help"], 0, "--headless"),
+    (["inspect", "x", "y", "--arm", "kesytone"], 2, "did you mean 'keystone'?"),
     (["--version"], 0, "keystone "),
     (["--help"], 0, "roofline"),  # every command, the study's too
     (["evla"], 2, "there is no command 'evla': did you mean 'eval'?"),

@@ -9,6 +9,7 @@ from browser import Browser, find_browser
 from PIL import Image
 from runs_with_rounds import write_run_with_rounds
 
+from keystone_robotics.monitor import Calibration
 from keystone_robotics.records import Store
 from keystone_robotics.report.page.data import Section, page_data
 from keystone_robotics.report.page.read import read_runs
@@ -232,3 +233,34 @@ def test_screen_readers_find_names(opened):
         and not node["name"]["value"]
     ]
     assert nameless == []
+
+
+def test_an_alarm_has_a_strip_with_its_limit(browser, tmp_path):
+    run = write_run_with_rounds(tmp_path / "run", {"first": (0.3, 1), "keystone:k=8": (0.9, 8)})
+    alarm = Calibration("dispersion", "high", "constant", (0.05,), 1, 0.05, 19)
+    write_page(tmp_path / "page.html", page_data(read_runs([run]), alarm=alarm))
+    browser.open(tmp_path / "page.html")
+    browser.choose("arm", "keystone:k=8")
+    browser.click("#list button.open")
+    browser.until("!!document.querySelector('[data-strip^=\"alarm score\"]')")
+    label = browser.js("document.querySelector('[data-strip^=\"alarm score\"]').getAttribute('aria-label')")
+    assert "0.00, 0.02, 0.03, 0.05, 0.07, 0.08" in label
+    assert browser.js("document.querySelectorAll('[data-strip^=\"alarm score\"] polyline').length") == 2
+    assert browser.console == []
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+def test_labels_of_the_cost_chart_do_not_overlap(browser, tmp_path, width):
+    """Eight arms with nearly the same rate and latency."""
+    arms = {f"{rule}:k={k},temperature=0.6": (0.5, k) for rule in ("medoid", "core-mean") for k in (2, 3, 4, 5)}
+    run = write_run_with_rounds(tmp_path / "run", arms, ("push",), rounds=1)
+    write_page(tmp_path / "page.html", page_data(read_runs([run])))
+    browser.open(tmp_path / "page.html", width=width)
+    boxes = browser.js(
+        "[...document.querySelectorAll('#cost text.name')].map((one) => one.getBBox()).map(b => [b.x, b.y, b.width, b.height])"
+    )
+    assert len(boxes) == 8
+    for number, (x, y, w, h) in enumerate(boxes):
+        for x2, y2, w2, h2 in boxes[number + 1 :]:
+            apart = x + w <= x2 + 1 or x2 + w2 <= x + 1 or y + h <= y2 + 3 or y2 + h2 <= y + 3
+            assert apart, (boxes[number], (x2, y2, w2, h2))

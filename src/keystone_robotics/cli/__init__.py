@@ -17,6 +17,7 @@ EXTRAS = {
     ),
     **dict.fromkeys(("PIL", "matplotlib"), "plot"),
     "ray": "ray",
+    "rerun": "rerun",
     "vla_eval": "vla-eval",
 }
 
@@ -27,6 +28,8 @@ COMMANDS = {
     "tune": "keystone_robotics.cli.tune:run",
     "compare": "keystone_robotics.cli.compare:run",
     "report": "keystone_robotics.cli.report:run",
+    "view": "keystone_robotics.cli.view:run",
+    "inspect": "keystone_robotics.cli.inspect:run",
     "profile": "keystone_robotics.cli.profile:run",
     "monitor": "keystone_robotics.cli.monitor:run",
     "recipes": "keystone_robotics.cli.recipes:run",

@@ -15,6 +15,7 @@ def run(
     out: Path = Path("report.html"),
     arms: tuple[str, ...] = (),
     paired: Mode = "auto",
+    alarm: Path | None = None,
 ) -> None:
     """Write one self-contained HTML page of runs: is it better, how sure, what does it cost; tasks, episodes, rounds.
 
@@ -26,6 +27,7 @@ def run(
         out: the file to write.
         arms: only these arms, the one to compare with first; default all, in the runs' order.
         paired: as in `keystone compare`; trust pairs results of LeRobot and vla-eval by episode number.
+        alarm: file of `keystone monitor calibrate`, whose score is then shown with the rounds.
     """
     from rich.console import Console
 
@@ -33,7 +35,12 @@ def run(
     from keystone_robotics.report.page.read import read_runs
     from keystone_robotics.report.page.write import write_page
 
-    data = page_data(read_runs(runs, arms), paired)
+    calibration = None
+    if alarm is not None:
+        from keystone_robotics.monitor.calibration import Calibration
+
+        calibration = Calibration.load(alarm)
+    data = page_data(read_runs(runs, arms), paired, alarm=calibration)
     size = write_page(out, data)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(data["headline"], style="bold")

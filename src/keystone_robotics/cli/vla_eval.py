@@ -26,6 +26,7 @@ def serve(
     site: str | None = None,
     rounds: str | None = None,
     alarm: str | None = None,
+    rerun: str | None = None,
     token_file: str | None = None,
     max_message_mb: float | None = None,
     address: str | None = None,
@@ -43,12 +44,13 @@ def serve(
         site: for an unsupported policy, the method that draws noise and returns chunks: _model.sample_actions.
         rounds: file to which every round appends a JSON line.
         alarm: file of `keystone monitor calibrate`; every answer then has the alarm's fields.
+        rerun: show rounds in Rerun: spawn, the address of a viewer (rerun+http://HOST:9876/proxy), or a file.
         token_file: file with a token that requests to /config must send; without one, only this machine may change options.
         max_message_mb: largest message of a client in MB; default 64.
         address: host:port to serve on.
         arg: further arguments of the server, KEY=VALUE; may be repeated.
     """
-    files = {"rounds": rounds, "alarm": alarm, "token_file": token_file}
+    files = {"rounds": rounds, "alarm": alarm, "rerun": rerun, "token_file": token_file}
     flags = {**given(spec), "site": site, **files, "max_message_mb": max_message_mb}
     from keystone_robotics.integrations.vla_eval.command import read_target, serve_command, serve_environment
 

@@ -43,3 +43,16 @@ class Benchmark(ABC):
     @abstractmethod
     def max_steps(self, task: str) -> int:
         """Default number of steps after which an episode has failed."""
+
+    def tool_path(self, chunks: Array, observation: Observation) -> tuple[Array, NDArray[np.bool_] | None] | None:
+        """Where chunks drive the tool, for pictures: its commanded positions, the present one first, and where it is closed.
+
+        Args:
+            chunks: (K, T, D) actions.
+            observation: at the beginning of the chunks.
+
+        Returns:
+            Positions (K, T + 1, 3) in metres, or (K, T + 1, 2) in pixels of the rendered image, and whether the gripper is
+            commanded to close (K, T + 1), None without one; None if the actions are no positions.
+        """
+        return None

@@ -10,12 +10,13 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from keystone_robotics.environments.benchmark import Benchmark, Observation
+from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
 from keystone_robotics.environments.graphics import OFF, choose_backend, no_graphics
 from keystone_robotics.errors import KeystoneError, nearest_name
 
 STATE = 39  #: numbers in Meta-World's own observation: hand, gripper and objects now and one step ago, and the goal
 ROBOT = 4  #: the first of them: the hand's position (m) and the gripper's opening
+STEP = 0.01  #: metres that an action of 1 moves the hand's target
 FRAME = 256  #: pixels of a rendered image, in both directions
 CAMERA = "corner2"  #: mounted upside down; the image is rotated
 #: Position of that camera (m), as is usual for training on images: the table fills the image.
@@ -119,3 +120,10 @@ class MetaWorld(Benchmark):
 
     def max_steps(self, task: str) -> int:
         return 200
+
+    def tool_path(self, chunks: Array, observation: Observation) -> tuple[Array, NDArray[np.bool_]]:
+        hand = np.broadcast_to(np.asarray(observation["agent_pos"][:3], np.float32), (len(chunks), 1, 3))
+        steps = STEP * np.clip(chunks[..., :3], -1, 1)
+        closed = chunks[..., 3] > 0
+        path = np.concatenate([hand, hand + steps.cumsum(axis=1)], axis=1, dtype=np.float32)
+        return path, np.concatenate([closed[:, :1], closed], axis=1)

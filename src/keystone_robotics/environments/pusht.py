@@ -16,6 +16,9 @@ from keystone_robotics.errors import KeystoneError, nearest_name
 #: Width and height of the table, and so the largest coordinate of an action, in pixels.
 TABLE = 512.0
 
+#: Width and height of a rendered image in pixels.
+IMAGE = 680.0
+
 #: Goal pose of the T: x and y of its origin (the middle of the bar's outer edge) in pixels, angle in radians.
 GOAL_POSE = np.array([256.0, 256.0, np.pi / 4])
 
@@ -148,6 +151,10 @@ class PushT(Benchmark):
     def max_steps(self, task: str) -> int:
         self._check(task)
         return 300
+
+    def tool_path(self, chunks: Array, observation: Observation) -> tuple[Array, None]:
+        now = np.broadcast_to(np.asarray(observation["agent_pos"], np.float32), (len(chunks), 1, 2))
+        return np.concatenate([now, np.clip(chunks, 0, TABLE)], axis=1) * np.float32(IMAGE / TABLE), None
 
     def _check(self, task: str) -> None:
         if task not in self.tasks():

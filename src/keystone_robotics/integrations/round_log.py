@@ -14,6 +14,7 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.monitor.alarm import Alarm
 from keystone_robotics.spec import Spec
+from keystone_robotics.view import RerunLog
 
 #: Keys of a round's summary with one entry per row of the batch.
 BY_ROW = ("index", "sizes", "consensus", "dispersion", "median_distance", "spread", "drawn")
@@ -66,20 +67,24 @@ class RoundLog:
 
 
 def attach_with_log(policy: Any, spec: Spec, environ: Mapping[str, str] = os.environ) -> Handle:
-    """`keystone.attach`; with ``KEYSTONE_LOG=path`` in the environment, every round appends a line to that file, and
-    ``KEYSTONE_ALARM=alarm.json`` subscribes that alarm.
+    """`keystone.attach`; with ``KEYSTONE_LOG=path`` in the environment, every round appends a line to that file,
+    ``KEYSTONE_ALARM=alarm.json`` subscribes that alarm, and ``KEYSTONE_RERUN=target`` a `keystone.RerunLog`.
 
     Raises:
-        KeystoneError: also if the alarm cannot be read.
+        KeystoneError: also if the alarm cannot be read, or Rerun is not installed.
     """
     path = environ.get("KEYSTONE_ALARM", "").strip()
     alarm = Alarm.load(path) if path else None  # before anything is attached
+    target = environ.get("KEYSTONE_RERUN", "").strip()
+    rerun = RerunLog(target, alarm=alarm) if target else None
     handle = attach(policy, spec)
     if alarm is not None:
         handle.subscribe(alarm)
     path = environ.get("KEYSTONE_LOG", "").strip()
     if path:
         handle.subscribe(RoundLog(path, alarm))
+    if rerun is not None:
+        handle.subscribe(rerun)
     return handle
 
 

@@ -40,6 +40,15 @@ class Agent(ABC):
             tasks: the task of each episode.
         """
 
+    def in_env_units(self, candidates: Array, observation: Observation) -> Array | None:
+        """(K, T, D) candidates, without padding and from the next step on, in the environment's units; None if unknown.
+
+        Args:
+            candidates: (K, T, D) as the policy's sampler returned them.
+            observation: that they were drawn for.
+        """
+        return None
+
     def fit(self, benchmark: Benchmark) -> None:  # noqa: B027 (optional)
         """Prepare for the environments of a benchmark.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,11 +60,29 @@ class LeRobotAgent(Agent):
         self._config.n_action_steps = steps
 
     def plan(self, histories: Sequence[Sequence[Observation]], tasks: Sequence[str]) -> Array:
+        def observed(age: int) -> dict[str, Any]:
+            return self._named([history[max(len(history) - age, 0)] for history in histories], tasks)
+
+        plans = self.plan_batches(observed)
+        if self._action_dim not in (None, plans.shape[-1]):
+            raise KeystoneError(
+                f"the policy's actions have {plans.shape[-1]} dimensions, the environment's {self._action_dim}: it was trained "
+                "for another one"
+            )
+        return plans
+
+    def plan_batches(self, observed: Callable[[int], dict[str, Any]]) -> Array:
+        """(N, T, D) chunks for N observations with LeRobot's keys, such as frames of a dataset.
+
+        Args:
+            observed: the batch of observations by age: 1 is the newest, `history` the oldest.
+        """
         queues = self._empty_queues()
         with torch.inference_mode(), self._precision():
             # Oldest first. The newest is last even without a history: relative actions start from the last state seen.
             for age in range(self.history if queues else 1, 0, -1):
-                batch = self._batch([history[max(len(history) - age, 0)] for history in histories], tasks)
+                batch = dict(self._preprocess(observed(age)))
+                batch.pop(ACTION, None)  # None outside of training
                 if IMAGES in queues:
                     batch[IMAGES] = torch.stack([batch[name] for name in self._config.image_features], dim=-4)
                 _fill(queues, batch)
@@ -72,12 +90,16 @@ class LeRobotAgent(Agent):
             # Step by step, because post-processors take (N, D).
             steps = [self._in_env_units(chunk[:, step]) for step in range(chunk.shape[1])]
         plans: Array = torch.stack(steps, dim=1).float().cpu().numpy()
-        if self._action_dim not in (None, plans.shape[-1]):
-            raise KeystoneError(
-                f"the policy's actions have {plans.shape[-1]} dimensions, the environment's {self._action_dim}: it was trained "
-                "for another one"
-            )
         return plans
+
+    def in_env_units(self, candidates: Array, observation: Observation) -> Array | None:
+        if getattr(self._config, "use_relative_actions", False):
+            return None  # they begin at the state of the last observation that the processors have seen
+        k, steps, _ = candidates.shape
+        with torch.inference_mode():
+            rows = torch.from_numpy(candidates.reshape(k * steps, -1)).to(self._config.device)
+            found: Array = self._in_env_units(rows).float().cpu().numpy()
+        return found.reshape(k, steps, -1)
 
     def fit(self, benchmark: Benchmark) -> None:
         """Make LeRobot's processors of the environment, and compare its observations with the policy's inputs."""
@@ -135,12 +157,6 @@ class LeRobotAgent(Agent):
         batch: dict[str, Any] = preprocess_observation(_stack(rows))
         batch[INSTRUCTION] = [row.get(INSTRUCTION, task) for row, task in zip(rows, tasks, strict=True)]
         return batch if self._from_env is None else dict(self._from_env(batch))
-
-    def _batch(self, rows: Sequence[Observation], tasks: Sequence[str]) -> dict[str, Any]:
-        """N observations after the policy's pre-processor: normalised, tokenised, on its device."""
-        batch = dict(self._preprocess(self._named(rows, tasks)))
-        batch.pop(ACTION, None)  # None outside of training
-        return batch
 
     def _in_env_units(self, action: Tensor) -> Tensor:
         """(N, D) one step of the chunks, in the environment's units."""

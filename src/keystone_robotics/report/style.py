@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keystone_robotics.colours import PALETTE
 from keystone_robotics.errors import KeystoneError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Okabe and Ito's colour-blind safe palette. The winning cluster has the first colour.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 INK = "#222222"
 FAINT = "#C8C8C8"
 QUIET = "#767676"  # the lightest grey that is still easy to read on white
+
+__all__ = ["FAINT", "INK", "PALETTE", "QUIET", "PlottingUnavailable", "new_figure", "save"]
 
 _SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",

@@ -14,8 +14,9 @@ from typing import Any
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import atomic_write
-from keystone_robotics.integrations.vla_eval.options import VARIABLES, ServeOptions, absolute, environment_block
+from keystone_robotics.integrations.vla_eval.options import ServeOptions, absolute, environment_block
 from keystone_robotics.integrations.vla_eval.shim import cache, has_requirements, shim
+from keystone_robotics.view.live import is_file
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ def serve_command(
         if "=" not in arg:
             raise KeystoneError(f"--arg {arg}: expected KEY=VALUE, as for `vla-eval serve`")
     block = ServeOptions.parse(flags, target.block, environment_block()).block()
-    block |= {name: absolute(block[name]) for name in (*VARIABLES, "token_file") if name in block}
+    block |= {name: absolute(block[name]) for name in ("rounds", "alarm", "token_file") if name in block}
+    if is_file(block.get("rerun", "")):
+        block["rerun"] = absolute(block["rerun"])
     config = _write(target)
     command = [sys.executable, "-m", "vla_eval.cli.main", "serve", "--config", str(config)]
     if address:

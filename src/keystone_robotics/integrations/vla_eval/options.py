@@ -14,10 +14,10 @@ from keystone_robotics.select.rules.checks import number
 from keystone_robotics.spec import Spec, options, options_from_environment, spec_from
 
 #: Options of a server that are not in `Spec`.
-SERVER_OPTIONS = ("site", "rounds", "alarm", "token_file", "max_message_mb")
+SERVER_OPTIONS = ("site", "rounds", "alarm", "rerun", "token_file", "max_message_mb")
 
-#: Files that can be given as variables, too.
-VARIABLES = {"rounds": "KEYSTONE_LOG", "alarm": "KEYSTONE_ALARM"}
+#: What can be given as variables, too.
+VARIABLES = {"rounds": "KEYSTONE_LOG", "alarm": "KEYSTONE_ALARM", "rerun": "KEYSTONE_RERUN"}
 DEFAULT_MAX_MESSAGE_MB = 64
 
 
@@ -30,6 +30,7 @@ class ServeOptions:
         site: for a policy without an adapter, the method to vectorise, as a path from the server: ``_model.sample_actions``.
         rounds: file to which every round appends a JSON line.
         alarm: file of ``keystone monitor calibrate``; every answer then has the alarm's fields.
+        rerun: target of a `keystone.RerunLog`: spawn, the address of a viewer, or a file.
         token_file: file with a token that requests to change options must send.
         max_message_mb: largest message of a client in MB; None is 64.
     """
@@ -38,6 +39,7 @@ class ServeOptions:
     site: str | None = None
     rounds: str | None = None
     alarm: str | None = None
+    rerun: str | None = None
     token_file: str | None = None
     max_message_mb: float | None = None
 
@@ -77,7 +79,8 @@ class ServeOptions:
 
 
 def environment_block(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """A block from the ``KEYSTONE_…`` variables; ``KEYSTONE_LOG`` is the file of the rounds, ``KEYSTONE_ALARM`` of the alarm.
+    """A block from the ``KEYSTONE_…`` variables; ``KEYSTONE_LOG`` is the file of the rounds, ``KEYSTONE_ALARM`` of the alarm,
+    ``KEYSTONE_RERUN`` where rounds are shown.
 
     >>> environment_block({"KEYSTONE_K": "8", "KEYSTONE_LOG": "rounds.jsonl"})
     {'k': 8, 'rounds': 'rounds.jsonl'}

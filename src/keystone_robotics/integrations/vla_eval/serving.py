@@ -21,6 +21,7 @@ from keystone_robotics.integrations.vla_eval.options import ServeOptions
 from keystone_robotics.monitor.alarm import Alarm
 from keystone_robotics.sample.noise import derive_seed
 from keystone_robotics.select.rules.checks import whole
+from keystone_robotics.view import RerunLog
 
 log = logging.getLogger("keystone")
 
@@ -50,6 +51,7 @@ class Serving:
         self.token = token
         self.handle: Handle | None = None
         self.alarm = Alarm.load(options.alarm) if options.alarm else None
+        self._rerun = RerunLog(options.rerun, alarm=self.alarm) if options.rerun else None
         self._log: RoundLog | None = None
         self._attaching = threading.Lock()
         self._episodes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
@@ -89,6 +91,8 @@ class Serving:
             self.handle.subscribe(self.alarm)
         self._log = RoundLog(self.options.rounds, self.alarm) if self.options.rounds else None
         self.handle.subscribe(self.record)
+        if self._rerun is not None:
+            self.handle.subscribe(self._rerun)
 
     def begin(self, config: dict[str, Any], context: Any) -> None:
         """Start an episode of a session; ``config["task"]`` is the benchmark's description of it."""

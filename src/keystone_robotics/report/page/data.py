@@ -15,7 +15,9 @@ from keystone_robotics import __version__
 from keystone_robotics.compare.comparison import Comparison, Contrast, Rate, compare_all, rate_of
 from keystone_robotics.compare.outcomes import Mode, Outcomes
 from keystone_robotics.compare.pairing import compared
-from keystone_robotics.records import EpisodeKey, Store
+from keystone_robotics.monitor.calibration import Calibration
+from keystone_robotics.records import EpisodeKey, RoundRecord, Store
+from keystone_robotics.report.alarms import alarm_series
 from keystone_robotics.report.page.read import Runs
 from keystone_robotics.report.page.rounds import LEVELS, pack_rounds
 
@@ -43,7 +45,11 @@ class Section:
 
 
 def page_data(
-    runs: Runs, mode: Mode = "auto", budget: int = BUDGET, sections: Sequence[Section] = ()
+    runs: Runs,
+    mode: Mode = "auto",
+    budget: int = BUDGET,
+    sections: Sequence[Section] = (),
+    alarm: Calibration | None = None,
 ) -> dict[str, Any]:
     """Everything that the page shows.
 
@@ -52,6 +58,7 @@ def page_data(
         mode: how episodes are paired.
         budget: characters of packed rounds.
         sections: the caller's own.
+        alarm: whose score is shown with the rounds of arms with several candidates.
     """
     arms = runs.arms
     first = set(arms[0].tasks)
@@ -66,7 +73,7 @@ def page_data(
         _comparison(arms, number, comparison, places) for number, comparison in zip(numbers, comparisons, strict=True)
     ]
     flipped = [place for one in contrasts for pair in one["flips"] for place in pair]
-    rounds, left_out = _rounds(runs, _order(list(places.values()), flipped), budget)
+    rounds, left_out = _rounds(runs, _order(list(places.values()), flipped), budget, alarm)
     notes = dict.fromkeys(
         [*(note for arm in arms for note in arm.notes), *(note for one in comparisons for note in one.notes)]
     )
@@ -89,6 +96,7 @@ def page_data(
         "episodes": _episodes(arms, tasks),
         "rounds": rounds,
         "levels": LEVELS,
+        "alarm": None if alarm is None else f"{alarm.score}, {alarm.direction} is alarming",
         "left_out": left_out,
         "stored": {"episodes": len(rounds) + len(left_out), "shown": len(rounds)},
     }
@@ -202,7 +210,9 @@ def _order(places: Sequence[int], flipped: Sequence[int]) -> list[int]:
     return list(dict.fromkeys([*flipped, *(places[number] for number in spread)]))
 
 
-def _rounds(runs: Runs, order: Sequence[int], budget: int) -> tuple[dict[int, Any], list[int]]:
+def _rounds(
+    runs: Runs, order: Sequence[int], budget: int, alarm: Calibration | None
+) -> tuple[dict[int, Any], list[int]]:
     """Packed rounds by place of the episode until the budget is used, and the places of those that did not fit."""
     keys = list(_keys(runs))
     found: dict[int, Any] = {}
@@ -219,7 +229,7 @@ def _rounds(runs: Runs, order: Sequence[int], budget: int) -> tuple[dict[int, An
             if used > budget:
                 left_out += [place] if stores[source].has_rounds(key) else []
                 continue
-            packed = pack_rounds(stores[source].rounds(key))
+            packed = _packed(stores[source].rounds(key), alarm)
             if packed is None:
                 continue
             used += len(packed["data"]) + 12 * len(packed["step"]) + 2 * sum(map(len, packed["labels"]))
@@ -228,6 +238,12 @@ def _rounds(runs: Runs, order: Sequence[int], budget: int) -> tuple[dict[int, An
             else:
                 left_out.append(place)
     return found, left_out
+
+
+def _packed(rounds: Sequence[RoundRecord], alarm: Calibration | None) -> dict[str, Any] | None:
+    """Rounds with the alarm's score, except of one candidate, which cannot disagree."""
+    scored = alarm is not None and bool(rounds) and len(rounds[0].candidates) > 1
+    return pack_rounds(rounds, alarm_series(alarm, rounds) if alarm is not None and scored else ())
 
 
 def _keys(runs: Runs) -> Iterator[tuple[str | None, EpisodeKey]]:

@@ -181,16 +181,21 @@
         s("circle", { class: kind, cx, cy, r: 5, "stroke-width": 2 })] };
     });
     const labels = marks.slice().sort((a, b) => a.cy - b.cy);
-    const floor = { start: top + 10, end: top + 10 }; // of the labels to the right of their dots, and to the left
+    // Each label takes the nearest free place around its dot: no two labels overlap, and none covers a dot.
+    const taken = marks.map((mark) => [mark.cx - 6, mark.cy - 6, mark.cx + 6, mark.cy + 6]);
+    const overlaps = (one) => taken.some((other) => one[0] < other[2] && other[0] < one[2] && one[1] < other[3] && other[1] < one[3]);
     const placed = labels.map((mark) => {
-      const length = Math.min(mark.arm.name.length, 30) * 6.9;
-      const free = { start: mark.cx + 10 + length <= width - right, end: mark.cx - 10 - length >= left };
-      const side = ["start", "end"].find((one) => free[one] && floor[one] <= mark.cy - 7) || (free.end && !free.start ? "end" : "start");
-      const ty = Math.max(floor[side], mark.cy - 7);
-      floor[side] = ty + 15;
       const name = mark.arm.name.length > 30 ? mark.arm.name.slice(0, 29) + "…" : mark.arm.name;
-      const tx = side === "end" ? mark.cx - 10 : clamp(mark.cx + 10, left + 4, Math.max(left + 4, width - right - length));
-      return s("text", { class: "name", x: tx, y: ty, "text-anchor": side }, name);
+      const length = name.length * 6.9, tries = [];
+      for (let away = 0; away < height; away += 5) for (const dy of [-7 - away, 16 + away]) for (const side of ["start", "end"]) {
+        const from = side === "start" ? mark.cx + 10 : mark.cx - 10 - length;
+        const inside = clamp(from, left + 2, Math.max(left + 2, width - right - length)), ty = mark.cy + dy;
+        if (ty < top + 10 || ty > height - bottom - 2) continue;
+        tries.push({ x: inside, y: ty, box: [inside, ty - 11, inside + length, ty + 3], moved: Math.abs(inside - from) });
+      }
+      const best = tries.find((one) => !one.moved && !overlaps(one.box)) || tries.find((one) => !overlaps(one.box)) || tries[0];
+      taken.push(best.box);
+      return s("text", { class: "name", x: best.x, y: best.y }, name);
     });
     const words = arms.map((arm) => `${arm.name}: ${percent(arm.rate)} % at ${duration(arm.time.ms)}`).join("; ");
     figure.replaceChildren(
@@ -513,13 +518,16 @@
       + (labels.length > 1 ? `; ${numbers.map(([name, value]) => `${name} ${value.toFixed(2)}`).join(", ")}` : "");
     byId("now").textContent = text;
     byId("slider").setAttribute("aria-valuetext", text);
-    byId("strips").replaceChildren(...(labels.length > 1 ? numbers.map(([name]) => strip(name, packed[name], round)) : []));
+    byId("strips").replaceChildren(...(labels.length > 1 ? numbers.map(([name]) => strip(name, packed[name], round)) : []),
+      ...(packed.alarm ? [strip(`alarm score (${data.alarm}; dashed: limit)`, packed.alarm, round, packed.limit)] : []));
   }
 
-  /** One statistic over the rounds of the episode, 0 to 1; a click goes to the nearest round. */
-  function strip(name, values, round) {
+  /** One statistic over the rounds of the episode, 0 to 1, or an alarm's score with its limits; a click goes to the nearest round. */
+  function strip(name, values, round, limits) {
+    const all = limits ? [...values, ...limits].filter((value) => value !== null) : [0, 1];
+    const low = Math.min(0, ...all), high = Math.max(...all) > low ? Math.max(...all) : low + 1;
     const width = innerWidth(byId("strips")), height = 66, left = 46, right = 10, top = 16, bottom = 12;
-    const x = scale(0, Math.max(1, values.length - 1), left, width - right), y = scale(0, 1, height - bottom, top);
+    const x = scale(0, Math.max(1, values.length - 1), left, width - right), y = scale(low, high, height - bottom, top);
     const points = values.map((value, place) => [place, value]).filter(([, value]) => value !== null);
     const jump = (event) => {
       const box = event.currentTarget.getBoundingClientRect();
@@ -529,7 +537,8 @@
     };
     return s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", onclick: jump, "data-strip": name,
       "aria-label": `${name} over the rounds: ${points.map(([, value]) => value.toFixed(2)).join(", ")}` },
-    [0, 1].map((value) => [s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }), s("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, String(value))]).flat(),
+    [low, high].map((value) => [s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }), s("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, String(Number(value.toPrecision(2))))]).flat(),
+    limits ? s("polyline", { class: "axis", fill: "none", "stroke-dasharray": "6 3", points: limits.map((value, place) => `${x(place).toFixed(1)},${y(value).toFixed(1)}`).join(" ") }) : null,
     s("text", { x: left, y: 10 }, `${name} over the rounds`),
     s("polyline", { class: "series", points: points.map(([place, value]) => `${x(place).toFixed(1)},${y(value).toFixed(1)}`).join(" ") }),
     s("line", { class: "cursor", x1: x(round), x2: x(round), y1: top - 3, y2: height - bottom + 3 }),

@@ -16,12 +16,16 @@ LEVELS = 1023  #: values of a dimension are rounded to this many steps of its ra
 VALUES = 200_000  #: numbers of candidates kept of one episode; longer ones keep every n-th round
 
 
-def pack_rounds(rounds: Sequence[RoundRecord]) -> dict[str, Any] | None:
+def pack_rounds(rounds: Sequence[RoundRecord], alarm: Sequence[tuple[float, float]] = ()) -> dict[str, Any] | None:
     """Rounds for JSON: statistics of all of them, candidates of as many as `VALUES` allows.
 
     Candidates are (R, K, T, D) levels 0 to `LEVELS` of each dimension's range in the episode, as differences along T. Of
     these int16 the low bytes, then the high bytes, are deflated and in base64: 9 to 13 bits a number in all. What is not
     finite is level 0; its candidate has the label -1.
+
+    Args:
+        rounds: all of an episode.
+        alarm: averaged score and limit of an alarm in every round, if there is one.
 
     Returns:
         None if there are no rounds with candidates.
@@ -58,8 +62,13 @@ def pack_rounds(rounds: Sequence[RoundRecord]) -> dict[str, Any] | None:
         "step": [one.step for one in rounds],
         "consensus": [_rounded(one.consensus) for one in rounds],
         "dispersion": [_rounded(one.dispersion) for one in rounds],
+        **(
+            {"alarm": [_rounded(score) for score, _ in alarm], "limit": [_rounded(limit) for _, limit in alarm]}
+            if alarm
+            else {}
+        ),
     }
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(float(value), 3)
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")

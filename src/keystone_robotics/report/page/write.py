@@ -24,7 +24,7 @@ def render(data: Mapping[str, Any]) -> str:
     )
     parts = {
         "TITLE": html.escape(data["headline"]),
-        "POLICY": f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
+        "POLICY": f"default-src 'none'; img-src data:; style-src {content_hash(style)}; script-src {content_hash(script)}",
         "STYLE": style,
         "SCRIPT": script,
         "DATA": as_json(data),
@@ -42,7 +42,8 @@ def as_json(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _hash(text: str) -> str:
+def content_hash(text: str) -> str:
+    """The source of a content security policy that allows this text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -43,8 +43,14 @@ class FlowAgent(Agent):
             )
         with torch.no_grad():
             chunks: Array = self.policy(torch.from_numpy(states).to(self.policy.action_mean.device)).cpu().numpy()
+        return self._absolute(chunks, np.stack([observation["agent_pos"] for observation in now]))
+
+    def in_env_units(self, candidates: Array, observation: Observation) -> Array:
+        return self._absolute(candidates.copy(), np.asarray(observation["agent_pos"])[None])
+
+    def _absolute(self, chunks: Array, positions: Array) -> Array:
+        """Add the robot's position to the dimensions that are relative to it, in place."""
         dims = list(self.policy.config.relative)
         if dims:
-            positions = np.stack([observation["agent_pos"] for observation in now])
             chunks[..., dims] += positions[:, None, dims]
         return chunks

@@ -1,0 +1,130 @@
+"""`keystone inspect`: a policy on frames that LeRobot's own writer stored."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+from keystone_robotics.cli import main
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.evaluate.demonstrations import choose_frames, inspect_frames, open_dataset
+from keystone_robotics.policies import load_agent
+from keystone_robotics.report.inspection import NOT_SUCCESS, page, summarise
+from keystone_robotics.spec import Spec
+from tiny import build
+from tiny.checkpoint import save_checkpoint
+
+FEATURES = {
+    "observation.state": {"dtype": "float32", "shape": (2,), "names": ["x", "y"]},
+    "observation.environment_state": {"dtype": "float32", "shape": (16,), "names": None},
+    "action": {"dtype": "float32", "shape": (2,), "names": ["<x>", "y"]},
+}
+
+
+@pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory):
+    """Two episodes of PushT, pushed at random."""
+    from keystone_robotics.environments import find_benchmark
+
+    folder = tmp_path_factory.mktemp("data") / "pusht"
+    dataset = LeRobotDataset.create("me/pusht", 10, FEATURES, root=folder, use_videos=False)
+    env = find_benchmark("pusht").make("pusht")
+    random = np.random.default_rng(0)
+    for episode in range(2):
+        observation, _ = env.reset(seed=episode)
+        for _ in range(12):
+            action = random.uniform(100, 400, 2).astype(np.float32)
+            dataset.add_frame(
+                {
+                    "observation.state": observation["agent_pos"],
+                    "observation.environment_state": observation["environment_state"][2:],
+                    "action": action,
+                    "task": "push the T",
+                }
+            )
+            observation, *_ = env.step(action)
+        dataset.save_episode()
+    dataset.finalize()
+    env.close()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    from lerobot.configs.types import FeatureType, PolicyFeature
+
+    state, env, action = FeatureType.STATE, FeatureType.ENV, FeatureType.ACTION
+    policy = build(
+        "diffusion",
+        input_features={
+            "observation.state": PolicyFeature(state, (2,)),
+            "observation.environment_state": PolicyFeature(env, (16,)),
+        },
+        output_features={"action": PolicyFeature(action, (2,))},
+        n_action_steps=4,
+    )
+    folder = tmp_path_factory.mktemp("policy")
+    save_checkpoint(policy, folder, "pusht")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def frames(demonstrations, checkpoint):
+    arms = [Spec.parse(arm) for arm in ("first", "first:steps=2", "medoid:k=4", "core-mean:k=8")]
+    data = open_dataset(str(demonstrations))
+    agent = load_agent(str(checkpoint))
+    indices = choose_frames(data, 6)
+    return list(inspect_frames(agent, data, arms, indices)), data, agent, indices
+
+
+def test_distances_are_those_of_the_actions_in_the_dataset(frames):
+    found, data, agent, indices = frames
+    deviation = np.asarray(data.meta.stats["action"]["std"])
+    for one, index in zip(found, indices, strict=True):
+        assert (one.episode, one.frame) == (int(data[index]["episode_index"]), int(data[index]["frame_index"]))
+        left = 12 - one.frame
+        assert len(one.demonstrated) == min(left, agent.execute)
+        if left < agent.execute:
+            assert np.isnan(one.distances["first"])
+            continue
+        first = agent.in_env_units(one.candidates, {})[0, : agent.execute]  # candidate 0 is the sample of K = 1
+        actions = torch.stack([data[index + step]["action"] for step in range(agent.execute)]).numpy()
+        expected = np.sqrt((((first - actions) / deviation) ** 2).mean())
+        assert one.distances["first"] == pytest.approx(expected, rel=1e-3)
+        assert one.distances["first:steps=2"] != one.distances["first"]
+
+
+def test_the_summary_names_the_frames_with_the_largest_disagreement(frames):
+    found, *_ = frames
+    summary = summarise(found, ["<x>", "y"], {"checkpoint": "c", "dataset": "d", "main": "core-mean:k=8"})
+    assert summary["worst"][0]["dispersion"] == max(one.dispersion for one in found)
+    assert [one["arm"] for one in summary["arms"]] == ["first", "first:steps=2", "medoid:k=4", "core-mean:k=8"]
+    known = [one for one in found if np.isfinite(one.distances["first"])]
+    gap = np.mean([one.distances["core-mean:k=8"] - one.distances["first"] for one in known])
+    assert summary["arms"][3]["difference"] == pytest.approx(gap)
+    low, high = summary["arms"][3]["interval"]
+    assert low <= gap <= high
+    text = page(summary)
+    assert NOT_SUCCESS in text
+    assert "&lt;x&gt;" in text
+    assert "<x>" not in text
+
+
+def test_the_command_writes_page_numbers_and_says_what_they_are_not(demonstrations, checkpoint, tmp_path, capsys):
+    arms = ["--arm", "first", "--arm", "medoid:k=4"]
+    code = main(["inspect", str(checkpoint), str(demonstrations), *arms, "--frames", "4", "--out", str(tmp_path / "o")])
+    said = capsys.readouterr().out
+    assert code == 0
+    assert "is not success" in " ".join(said.split())
+    numbers = json.loads((tmp_path / "o" / "inspect.json").read_text())
+    assert numbers["frames"] == 4
+    assert "<h1>" in (tmp_path / "o" / "index.html").read_text()
+
+
+def test_what_is_no_dataset_is_one_line(tmp_path):
+    with pytest.raises(KeystoneError, match=r"holds no meta/info\.json"):
+        open_dataset(str(tmp_path))
+    with pytest.raises(KeystoneError, match="there is no folder"):
+        open_dataset("./nothing/here")
