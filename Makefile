@@ -12,7 +12,7 @@ export SDL_VIDEODRIVER ?= dummy
 # If set, every subprocess of the tests would recompile LeRobot's bytecode, which takes 20 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check test-core test-upstream bench bench-quick bench-upstream fuzz format clean
+.PHONY: help setup demo test check test-core test-upstream bench bench-quick bench-upstream fuzz format docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -35,6 +35,9 @@ check: setup ## lint, types, layers
 format: setup ## apply ruff's fixes and formatting
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
+
+docs: ## build the docs site strictly in build/site; SERVE=1 serves it while you write
+	@scripts/docs.sh
 
 test-core: ## test the core on the installed Pythons 3.10 to 3.13 with torch and numpy only
 	@scripts/test_core.sh
