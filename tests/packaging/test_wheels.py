@@ -114,7 +114,7 @@ def test_the_plugins_wheel_has_the_name_that_lerobot_looks_for(wheels):
 def test_the_product_runs_with_torch_and_numpy_alone(wheels, tmp_path):
     clean = Environment(tmp_path / "clean", "torch", "numpy")
     clean.install(wheels["product"])  # fails if it requires anything else
-    snippet = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    snippet = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "start.md").read_text(encoding="utf-8"), re.DOTALL)
     assert snippet is not None
     checks = (
         "import importlib.util\n"
