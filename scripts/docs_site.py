@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import posixpath
 import re
-import tomllib
 import warnings
 from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import tomllib
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -128,4 +128,3 @@ def _cell(text: str) -> str:
     text = " ".join((text % {} if "%" in text else text).split())
     text = re.sub(r" ?\(default: (None|False)?\)$", "", text)
     return text.replace("|", "\\|").replace("<", "&lt;")
-

@@ -194,6 +194,8 @@ def test_all_distributions_have_one_version_and_one_repository(wheels):
     versions = {re.search(r"^Version: (.*)$", text, re.MULTILINE)[1] for text in about.values()}
     (version,) = versions
     assert f"\nversion: {version}\n" in citation
-    assert re.search(rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert re.search(
+        rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
     license_text = (ROOT / "LICENSE").read_text()
     assert all((project / "LICENSE").read_text() == license_text for project in PROJECTS.values())
