@@ -10,7 +10,7 @@ import logging
 import posixpath
 import re
 import warnings
-from argparse import SUPPRESS, Action, ArgumentParser
+from argparse import SUPPRESS, Action
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -106,7 +106,7 @@ def _describe(command: Any) -> Iterator[str]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of get_parser; docs/requirements.txt pins tyro
-        parser: ArgumentParser = get_parser(command)
+        parser: Any = get_parser(command)
     yield f"{parser.description}\n"
     actions = [one for one in parser._actions if one.help != SUPPRESS and "--help" not in one.option_strings]
     if actions:

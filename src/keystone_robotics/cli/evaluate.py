@@ -45,8 +45,8 @@ def run(
         config: YAML file with any of the settings below (arms: a list); flags override it.
         policy: a policy that comes with KeyStone's study, a folder written by `keystone train` or LeRobot, a LeRobot name on
             the hub, or package.module:function that returns an Agent.
-        env: metaworld, pusht, a LeRobot environment (lerobot:libero, lerobot:libero?task=libero_10), or package.module:Name of
-            a Benchmark.
+        env: metaworld, pusht, a LeRobot environment (lerobot:libero, lerobot:libero?task=libero_10), one of gymnasium's
+            registry (gymnasium:MountainCarContinuous-v0?min_return=90), or package.module:Name of a Benchmark.
         tasks: of the environment; default those that the policy was trained on, else all.
         arm: RULE or RULE:name=value,… with options of keystone.Spec and the rule's parameters: first, keystone:k=16,
             first:temperature=0.6. May be given several times; the others are compared with the first. Default: first,
