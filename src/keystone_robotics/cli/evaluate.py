@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from keystone_robotics.cli.flags import Arm, flat
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.spec import Spec
 
@@ -17,7 +18,7 @@ def run(
     policy: str | None = None,
     env: str | None = None,
     tasks: tuple[str, ...] | None = None,
-    arm: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
+    arm: Arm = (),
     episodes: int | None = None,
     repeats: int | None = None,
     seed: int | None = None,
@@ -72,7 +73,7 @@ def run(
             has ended and for rounds.
         retry_errors: roll out again the episodes that ended with an error.
     """
-    for text in arm:
+    for text in flat(arm):
         Spec.parse(text)  # a wrong name is said at once, before torch is imported
     from rich.console import Console
 
@@ -90,7 +91,7 @@ def run(
 
     console = Console()
     given = {
-        "policy": policy, "env": env, "tasks": tasks, "arms": arm or None, "episodes": episodes, "repeats": repeats,
+        "policy": policy, "env": env, "tasks": tasks, "arms": flat(arm) or None, "episodes": episodes, "repeats": repeats,
         "seed": seed, "shard": shard, "max_steps": max_steps, "execute": execute, "device": device,
         "keep_rounds": keep_rounds or None, "allow_untrained_tasks": allow_untrained_tasks or None,
         "latency": None if latency else False, "trust_remote_code": trust_remote_code or None,
@@ -109,7 +110,7 @@ def run(
         ) from None
     summaries = summarise(evaluation.episodes, evaluation.arms)
     write_summary(out, summaries)
-    console.print(summary_table(summaries))
+    console.print(summary_table(summaries), crop=False)
     rate = f" ({evaluation.new / evaluation.seconds:.1f} per second)" if evaluation.new else ""
     console.print(
         f"{evaluation.new} episodes rolled out in {evaluation.seconds:.0f} s{rate}. Stored in {out}",

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import tyro
 
+from keystone_robotics.cli.flags import Arms, flat
 from keystone_robotics.compare.outcomes import Mode
 
 
 def run(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional],
     out: Path = Path("report.html"),
-    arms: tuple[str, ...] = (),
+    arms: Arms = (),
     paired: Mode = "auto",
 ) -> None:
     """Write one self-contained HTML page of runs: is it better, how sure, what does it cost; tasks, episodes, rounds.
@@ -33,7 +34,7 @@ def run(
     from keystone_robotics.report.page.read import read_runs
     from keystone_robotics.report.page.write import write_page
 
-    data = page_data(read_runs(runs, arms), paired)
+    data = page_data(read_runs(runs, flat(arms)), paired)
     size = write_page(out, data)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(data["headline"], style="bold")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import tyro
-
+from keystone_robotics.cli.flags import Arm, flat
 from keystone_robotics.errors import KeystoneError
 
 
@@ -15,7 +14,7 @@ def run(
     budget: int = 2000,
     latency: str = "1.0",
     tasks: tuple[str, ...] | None = None,
-    arm: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
+    arm: Arm = (),
     seed: int | None = None,
     shard: int | None = None,
     max_steps: int | None = None,
@@ -79,7 +78,9 @@ def run(
     }  # fmt: skip
     executor = make_executor(workers, ray, gpus, episode_timeout)
     limit = LatencyLimit.parse(latency)
-    config = TuneConfig(config_from(given, tasks or default_tasks(policy, env)), budget, arm or DEFAULT_SPACE, limit)
+    config = TuneConfig(
+        config_from(given, tasks or default_tasks(policy, env)), budget, flat(arm) or DEFAULT_SPACE, limit
+    )
     try:
         tuned = tune(config, out, executor, console)
     except KeyboardInterrupt:

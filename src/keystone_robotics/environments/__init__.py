@@ -19,8 +19,8 @@ def find_benchmark(name: str) -> Benchmark:
     """A benchmark by name.
 
     One of `BENCHMARKS`; a LeRobot environment, ``lerobot:libero`` or ``lerobot:libero?task=libero_10``; one of gymnasium's
-    registry, ``gymnasium:MountainCarContinuous-v0?min_return=90``; or ``package.module:Name?option=value`` of a `Benchmark`, its
-    class or a function that returns one.
+    registry, ``gymnasium:MountainCarContinuous-v0?min_return=90``; or ``package.module:Name?option=value`` of a `Benchmark`,
+    its class or a function that returns one.
 
     >>> find_benchmark("metaworld").name
     'metaworld'

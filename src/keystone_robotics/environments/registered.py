@@ -72,7 +72,7 @@ class Registered(Benchmark):
 
     Args:
         name: ``gymnasium:ID`` or ``gymnasium:ID?option=value&…``; ``module:ID`` imports the module that registers it. The
-            option ``min_return`` is the return of a success; all others go to ``gymnasium.make``, numbers and true or false as such.
+            option ``min_return`` is the return of a success; all others go to ``gymnasium.make``, read as JSON where they are.
     """
 
     def __init__(self, name: str) -> None:
