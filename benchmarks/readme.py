@@ -8,6 +8,7 @@ from functools import partial
 
 from benchmarks import fast_tables
 from benchmarks.harness import RESULTS, ROOT
+from keystone_robotics.report.collect import read_collected, table_rows
 from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.claims import RECOMMENDED
 from keystone_study.reproduce.main import MainResult
@@ -85,6 +86,12 @@ def throughput_line() -> str:
     )
 
 
+def gpu_table() -> str:
+    """What others measured on their GPUs, from ``gpu/*.json``, which ``keystone recipes NAME --collect`` wrote."""
+    files = [read_collected(path) for path in sorted((RESULTS / "gpu").glob("*.json"))]
+    return as_markdown(table_rows(files)) if files else "**Empty: no measurement on a GPU has been sent in yet.**"
+
+
 #: The pages with tables, and the function that makes each table.
 PAGES = {
     "README.md": {"main": recommended_table},
@@ -92,6 +99,7 @@ PAGES = {
     "docs/evaluate.md": {"throughput": throughput_line},
     "docs/study.md": {"main": partial(main_study, "claims", "overview")},
     "docs/monitor.md": {"alarms": alarms_table, "cost": alarm_cost_table},
+    "docs/gpu.md": {"gpu": gpu_table},
     "docs/fast.md": {
         "denoise": fast_tables.denoise_table,
         "whole-round": fast_tables.round_table,

@@ -39,7 +39,7 @@ class RegisteredEnv(gymnasium.Wrapper[Observation, NDArray[Any], Any, Any]):
     ) -> tuple[Observation, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
         self._return, self._knows_success = 0.0, False
-        data = getattr(self.env.unwrapped, "data", None)
+        data: Any = getattr(self.env.unwrapped, "data", None)
         if hasattr(data, "qpos") and hasattr(data, "qvel"):  # MuJoCo: observations may leave out part of the state
             info = {"initial_state": np.concatenate([data.qpos, data.qvel]), **info}
         return _named(observation), {**info, "success": False}
