@@ -86,13 +86,7 @@ def run(
     measured = {"--k": _words(*k), "--steps": _words(*steps), "--rounds": _words(rounds)}
     profile = with_options(
         [profile[0], policy or profile[1], *profile[2:]],
-        {
-            "--k": _words(*k),
-            "--steps": _words(*steps),
-            "--rounds": _words(rounds),
-            "--out": [str(folder / "profile")],
-            **shared,
-        },
+        {**measured, "--out": [str(folder / "profile")], **shared},
     )
     evaluation = with_options(
         evaluation,
