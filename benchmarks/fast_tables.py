@@ -1,4 +1,4 @@
-"""The tables of docs/fast.md, and the short one of the README, from ``benchmarks/results``."""
+"""The tables of docs/fast.md, from ``benchmarks/results``."""
 
 from __future__ import annotations
 
@@ -9,18 +9,8 @@ from typing import Any
 from benchmarks.harness import RESULTS
 
 
-def short_denoise_table(results: Path = RESULTS) -> str:
-    """How much faster the shared-context paths are, for the README."""
-    lines = ["| case | speed-up | K candidates cost, before → now | peak MiB, before → now |", "|---|---|---|---|"]
-    found = _denoise_results(results)
-    for row in _rows(found):
-        cost = f"{row['authors_over_single']:.2f}× → {row['fast_over_single']:.2f}×"
-        lines.append(f"| {row['case']} | {row['ratio']:.2f}× | {cost} | {_memory(row, ' → ')} |")
-    return "\n".join([*lines, "", *_machines(found)])
-
-
 def denoise_table(results: Path = RESULTS) -> str:
-    """The same with both paths, the range of the rounds' ratios, and the largest difference."""
+    """How much faster the shared-context paths are, with the range of the rounds' ratios and the largest difference."""
     heads = (
         "case",
         "plain path",

@@ -9,9 +9,9 @@
 """
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from keystone_robotics._version import __version__
 from keystone_robotics.errors import KeystoneError, NoValidCandidate
 from keystone_robotics.named import factory
 from keystone_robotics.select import (
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from keystone_robotics.monitor import Alarm
     from keystone_robotics.profiling import Profile, profile
     from keystone_robotics.view import RerunLog
-
-try:
-    __version__ = version("keystone-robotics")
-except PackageNotFoundError:  # a source tree on PYTHONPATH, not installed
-    __version__ = "0.0.0"
 
 __all__ = [
     "RULES",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 Rows = Sequence[Sequence[str]]
 
@@ -59,22 +59,54 @@ def as_text(rows: Rows) -> str:
     )
 
 
-def as_rich(rows: Rows, caption: str | None = None) -> Table:
-    """For a terminal: the first column folds where the terminal is too narrow."""
+def as_rich(rows: Rows, caption: str | None = None) -> RenderableType:
+    """For a terminal. Where it is too narrow, a row becomes its name, never split, and a list of the rest.
+
+    >>> from rich.console import Console
+    >>> narrow = as_rich([["arm", "success", "ms"], ["core-mean:k=16,steps=2", "79.7 %", "2.5"]])
+    >>> Console(width=20).print(narrow, crop=False)  # with crop, rich would cut the name
+    core-mean:k=16,steps=2
+      success 79.7 %
+      ms 2.5
+    """
     from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    heading, *body = rows
-    # Not as markup, which rich looks for in a str.
-    below = None if caption is None else escape("\n".join(map(printable, caption.splitlines())))
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption=below)
+    heading, *body = [list(map(printable, row)) for row in rows]
+    # Text, because rich looks for markup in a str.
+    below = [Text(printable(line), style="table.caption") for line in (caption or "").splitlines()]
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for number, name in enumerate(heading):
-        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=number > 0, overflow="fold")
+        table.add_column(Text(name), justify="left" if number == 0 else "right", no_wrap=True)
     for row in body:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    return table
+        table.add_row(*map(Text, row))
+
+    class Fitting:
+        """The table if it fits, else the list."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            if table.__rich_measure__(console, options.update(max_width=10_000)).maximum <= options.max_width:
+                yield Group(table, *below)
+                return
+            for name, *cells in body:
+                lines = [name, *_filled(heading[1:], cells, options.max_width)]
+                yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
+            yield Group(*below)
+
+    return Fitting()
+
+
+def _filled(titles: Sequence[str], cells: Sequence[str], width: int) -> list[str]:
+    """Lines of "title cell", as many on a line as fit."""
+    lines: list[str] = []
+    for entry in (f"{title} {cell}" for title, cell in zip(titles, cells) if cell):
+        if lines and len(lines[-1]) + len(entry) + 3 <= width:
+            lines[-1] += f" · {entry}"
+        else:
+            lines.append(f"  {entry}")
+    return lines
 
 
 def percent_bounds(interval: tuple[float, float], form: str) -> str:

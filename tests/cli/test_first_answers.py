@@ -12,6 +12,7 @@ CASES = [
     (["check", "x", "--rule", "kesytone"], 2, "did you mean 'keystone'?"),
     (["check", "--help"], 0, "--temperature"),
     (["eval", "--arm", "kesytone:k=4"], 2, "did you mean 'keystone'?"),
+    (["eval", "--arms", "first", "kesytone:k=4"], 2, "did you mean 'keystone'?"),  # --arm and --arms are the same
     (["eval", "--nonsense"], 2, "--nonsense"),
     (["eval", "--policy", "p", "--env", "e", "--episodes", "0"], 2, "episodes=0"),
     (["eval", "--policy", "p"], 2, "env=None: expected a name"),
@@ -41,7 +42,11 @@ for arguments in json.loads(sys.argv[1]):
     answers.append((code, written.getvalue()))
     loaded.append([name for name in {HEAVY} if name in sys.modules])
     loaded[-1] += [name for name in ("check", "profile") if f"keystone_robotics.cli.{{name}}" in sys.modules]
-print(json.dumps([answers, loaded]))
+import keystone_robotics
+
+before = "torch" in sys.modules
+keystone_robotics.attach
+print(json.dumps([answers, loaded, before, [name for name in {HEAVY} if name in sys.modules]]))
 """
 
 
@@ -49,8 +54,10 @@ def test_a_command_imports_only_itself_and_what_it_needs():
     cases = json.dumps([arguments for arguments, _, _ in CASES])
     done = subprocess.run([sys.executable, "-c", SCRIPT, cases], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    answers, loaded = json.loads(done.stdout)
+    answers, loaded, torch_before, with_attach = json.loads(done.stdout)
     for (arguments, code, said), (returned, text) in zip(CASES, answers, strict=True):
         assert (returned, said in text) == (code, True), (arguments, returned, text)
     assert loaded[:3] == [[], [], ["check"]]
     assert loaded[-1] == ["check", "profile"]
+    assert not torch_before
+    assert with_attach == ["torch"]  # and nothing heavier

@@ -43,9 +43,9 @@ def test_pairs_are_found_by_the_hash_of_their_initial_state():
     _, two = summarise(rows("first", [0, 0, 0, 0]) + strangers, ARMS)
     assert two.difference == 1.0
     assert two.pairing.startswith("unpaired: the initial states differ in 4 of 4 episodes")
-    assert summary_table(summarise(rows("first", [0, 0, 0, 0]) + strangers, ARMS)).caption.startswith(
-        "keystone:k=16 is unpaired"
-    )
+    console = Console(width=200, file=io.StringIO())
+    console.print(summary_table(summarise(rows("first", [0, 0, 0, 0]) + strangers, ARMS)))
+    assert "\nkeystone:k=16 is unpaired" in console.file.getvalue()
 
 
 def test_an_arm_that_crashes_does_not_profit_from_it():
@@ -104,6 +104,16 @@ def test_two_arms_fit_a_terminal_of_80_columns():
     assert len(text) == 4, printed  # headings, a rule, one line for each arm
     assert re.search(r"keystone:k=16 +1999 +50\.0 \[47\.9, 52\.2\]", text[3]), printed
     assert "123.4 ms" in text[3]
+
+
+@pytest.mark.parametrize("width", [10, 24, 40, 60])
+def test_a_narrow_terminal_never_splits_the_name_of_an_arm(width):
+    arms = ["first", "core-mean:k=16,steps=2,temperature=0.8,execute=4"]
+    console = Console(width=width, file=io.StringIO())
+    console.print(summary_table(summarise([row for arm in arms for row in rows(arm, [0, 1])], arms)), crop=False)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert set(arms) <= set(lines)
+    assert sum("success, % 50.0" in line for line in lines) == 2
 
 
 def test_files(tmp_path):

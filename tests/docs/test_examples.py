@@ -13,7 +13,7 @@ from keystone_robotics.monitor import Calibration
 from keystone_robotics.sample.families import ADAPTERS
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/select.md", "docs/adapters.md", "docs/profile.md", "docs/monitor.md"]
+PAGES = ["README.md", "docs/start.md", "docs/select.md", "docs/adapters.md", "docs/profile.md", "docs/monitor.md"]
 
 
 class Head(torch.nn.Module):
@@ -40,6 +40,21 @@ class MyPolicy(torch.nn.Module):
 
     def reset(self):
         pass
+
+
+class SteppedPolicy(torch.nn.Module):
+    """One whose number of denoising steps can be changed, for examples with ``steps=``."""
+
+    num_inference_steps = 10
+
+    def encode(self, batch):
+        return batch["state"]
+
+    def sample(self, context, noise):
+        return context[:, None] + noise / self.num_inference_steps
+
+    def select_action(self, batch):
+        return self.sample(self.encode(batch), torch.randn(1, 16, 7))[:, 0]
 
 
 def examples():
@@ -85,7 +100,7 @@ def test_example_runs(source, adapters, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     calibration = Calibration("dispersion", "high", "constant", (0.5,), 3, 0.05, 19)
     calibration.save(Path("alarm.json"))
-    policy, batch = MyPolicy(), {"state": torch.zeros(1, 7)}
+    policy, batch = SteppedPolicy() if "steps=2" in source else MyPolicy(), {"state": torch.zeros(1, 7)}
     names = {
         "keystone": Keystone(),
         "torch": torch,

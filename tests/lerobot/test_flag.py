@@ -243,7 +243,7 @@ def test_a_plugin_that_cannot_be_imported_ends_commands_that_use_it(monkeypatch)
     monkeypatch.setitem(sys.modules, "lerobot_policy_keystone.flag", None)
     monkeypatch.delattr(lerobot_policy_keystone, "flag")
     monkeypatch.setattr(sys, "argv", ["lerobot-eval"])
-    monkeypatch.setenv("KEYSTONE_K", "many")  # wrong as it is, it was meant
+    monkeypatch.setenv("KEYSTONE_K", "8")
     with pytest.raises(SystemExit, match="ModuleNotFoundError"):
         importlib.reload(lerobot_policy_keystone)
     monkeypatch.undo()
@@ -257,3 +257,34 @@ def test_a_malformed_variable_ends_every_command_with_one_line(monkeypatch):
         importlib.reload(lerobot_policy_keystone)
     monkeypatch.undo()
     importlib.reload(lerobot_policy_keystone)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--policy.keystone.k=lots"], 'KeyStone: --policy.keystone.k=lots: expected a whole number, or "auto"'),
+        (["--policy.keystone.k", "lots"], '--policy.keystone.k=lots: expected a whole number, or "auto"'),
+        (["--policy.keystone.rule=mediod"], "did you mean 'medoid'?"),
+        (["--policy.keystone.spec=core-maen:k=4"], "did you mean 'core-mean'?"),
+        (["--policy.keystone.kk=4"], "--policy.keystone.kk: there is no such option: did you mean 'k'?"),
+        (
+            ["--policy.keystone.rule=medoid", "--policy.keystone.tau=0.2"],
+            "tau",
+        ),  # right by itself, wrong with this rule
+    ],
+)
+def test_a_malformed_flag_ends_the_command_before_a_policy_is_loaded(monkeypatch, flags, said):
+    monkeypatch.setattr(sys, "argv", ["lerobot-eval", "--policy.path=x", *flags])
+    with pytest.raises(SystemExit) as ended:
+        importlib.reload(lerobot_policy_keystone)
+    assert said in str(ended.value)
+    assert "\n" not in str(ended.value)
+    monkeypatch.undo()
+    importlib.reload(lerobot_policy_keystone)
+
+
+def test_right_flags_pass_the_check():
+    from lerobot_policy_keystone.options import check_command_line
+
+    options = ['--policy.keystone.space={"dims": 7}', "--policy.keystone.k=auto", "--policy.keystone.seed=null"]
+    check_command_line(["--policy.path=x", *options, "--policy.keystone.steps", "2"])

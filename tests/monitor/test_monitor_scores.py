@@ -80,9 +80,7 @@ def test_scores_do_not_depend_on_the_order_or_the_origin(seed, k, dims, offset, 
     for name, score in SCORES.items():
         value = score(observed(now, "medoid", relative=()), observed(before, "medoid", relative=()))
         moved = score(observed(now + offset, "medoid", relative=()), observed(before + offset, "medoid", relative=()))
-        one = (
-            1.01 / k if name == "one-minus-consensus" else 0.0
-        )  # a candidate on the edge may change sides
+        one = 1.01 / k if name == "one-minus-consensus" else 0.0  # a candidate on the edge may change sides
         assert moved == pytest.approx(value, rel=2e-3, abs=max(one, 2e-4)), name
         if name != "stac-single":  # by candidate 0
             shuffled = score(observed(now[order], "medoid", relative=()), observed(before, "medoid", relative=()))

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.xdist_group("packaging")  # the wheels are built once
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run([*map(str, command)], cwd=cwd, env=clean, capture_output=True, text=True, timeout=120)
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # no source tree comes first
+    return subprocess.run([*map(str, command)], cwd=cwd, env=alone, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +69,10 @@ class Environment:
                 elif not target.exists():
                     target.symlink_to(source)
 
-    def install(self, wheel: Path, *options: str) -> None:
-        """Without a registry or a cache: what the wheel requires must be there already."""
+    def install(self, *what: str | Path) -> None:
+        """Without a registry or a cache: what it requires must be there already."""
         uv = Path(sys.executable).with_name("uv")
-        done = run(uv, "pip", "install", "--offline", "--no-cache", "--python", self.bin / "python", *options, wheel)
+        done = run(uv, "pip", "install", "--offline", "--no-cache", "--python", self.bin / "python", *what)
         assert done.returncode == 0, done.stderr
 
     def keystone(self, *args: str) -> subprocess.CompletedProcess[str]:
@@ -116,7 +116,7 @@ def test_the_plugins_wheel_has_the_name_that_lerobot_looks_for(wheels):
 def test_the_product_runs_with_torch_and_numpy_alone(wheels, tmp_path):
     clean = Environment(tmp_path / "clean", "torch", "numpy")
     clean.install(wheels["product"])  # fails if it requires anything else
-    snippet = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    snippet = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "start.md").read_text(encoding="utf-8"), re.DOTALL)
     assert snippet is not None
     checks = (
         "import importlib.util\n"
@@ -138,9 +138,64 @@ def test_the_studys_commands_come_with_it(wheels, tmp_path):
     missing = env.keystone("demo")
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "pip install keystone-study" in missing.stderr
-    env.install(wheels["study"], "--no-deps")  # its simulators are not needed to list what it offers
+    env.install("--no-deps", wheels["study"])  # its simulators are not needed to list what it offers
     calls = "from keystone_robotics.cli import main; main(['recipes']); main(['roofline']); main(['--help'])"
     offered = run(env.bin / "python", "-c", calls, cwd=tmp_path).stdout
     assert "pi05-libero" in offered
     assert "Largest K within 5% of K = 1" in offered
     assert all(re.search(rf"^[│• ]+{name} ", offered, re.MULTILINE) for name in STUDY_COMMANDS), offered
+
+
+def test_extras_install_from_a_folder_of_wheels_beside_a_package_named_keystone(wheels, tmp_path):
+    """The assembler of keystone-engine owns the import name `keystone`; both work in one environment."""
+    extras = {name: _extra(wheels["product"], name) for name in ("cli", "eval", "lerobot")}
+    assert "lerobot-policy-keystone" in extras["lerobot"]
+    borrowed = {"torch", "numpy", "lerobot", "keystone-engine", *extras["cli"], *extras["eval"]}
+    env = Environment(tmp_path / "all", *borrowed - {"keystone-robotics"})
+    folders = [argument for wheel in wheels.values() for argument in ("--find-links", wheel.parent)]
+    env.install(*folders, "keystone-robotics[cli,eval,lerobot]")
+    both = (
+        "import importlib.metadata, keystone, keystone_robotics\n"
+        "assembler = keystone.Ks(keystone.KS_ARCH_X86, keystone.KS_MODE_64)\n"
+        "assert assembler.asm(b'inc rcx')[0] == [0x48, 0xFF, 0xC1]\n"
+        "chunks = [[[0.0]], [[0.1]], [[5.0]]]\n"
+        "import numpy; assert keystone_robotics.select(numpy.array(chunks), rule='medoid').index == 1\n"
+        "versions = {importlib.metadata.version(name) for name in ('keystone-robotics', 'lerobot_policy_keystone')}\n"
+        "assert versions == {keystone_robotics.__version__}, versions\n"
+    )
+    done = run(env.bin / "python", "-c", both, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert env.keystone("--version").stdout.startswith("keystone ")
+
+
+def _extra(wheel: Path, extra: str) -> set[str]:
+    """The distributions that an extra of a wheel requires by name."""
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(next(name for name in archive.namelist() if name.endswith("METADATA"))).decode()
+    lines = map(Requirement, re.findall(r"^Requires-Dist: (.*)$", metadata, re.MULTILINE))
+    return {canonicalize_name(one.name) for one in lines if one.marker and one.marker.evaluate({"extra": extra})}
+
+
+def test_all_distributions_have_one_version_and_one_repository(wheels):
+    about = {}
+    for name, wheel in wheels.items():
+        with zipfile.ZipFile(wheel) as archive:
+            names = archive.namelist()
+            about[name] = archive.read(next(one for one in names if one.endswith("METADATA"))).decode()
+        assert any(one.endswith("licenses/LICENSE") for one in names)
+        assert any(one.endswith("/py.typed") for one in names)
+    urls = [re.findall(r"^Project-URL: (.*)$", text, re.MULTILINE) for text in about.values()]
+    assert urls[0] == urls[1] == urls[2]
+    home = next(url.partition(", ")[2] for url in urls[0] if url.startswith("Homepage"))
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"repository-code: {home}\n" in citation
+    assert f"repo_url: {home}\n" in (ROOT / "mkdocs.yml").read_text()
+    assert f"[Repository]({home})" in (ROOT / "README.md").read_text()
+    versions = {re.search(r"^Version: (.*)$", text, re.MULTILINE)[1] for text in about.values()}
+    (version,) = versions
+    assert f"\nversion: {version}\n" in citation
+    assert re.search(
+        rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    license_text = (ROOT / "LICENSE").read_text()
+    assert all((project / "LICENSE").read_text() == license_text for project in PROJECTS.values())

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from keystone_robotics.cli.flags import Arms, flat
 from keystone_robotics.compare.outcomes import Mode
 from keystone_robotics.errors import KeystoneError
 
@@ -15,7 +16,7 @@ from keystone_robotics.errors import KeystoneError
 def run(
     a: Annotated[Path, tyro.conf.Positional],
     b: Annotated[Path | None, tyro.conf.Positional] = None,
-    arms: tuple[str, ...] = (),
+    arms: Arms = (),
     tasks: tuple[str, ...] = (),
     paired: Mode = "auto",
     json_path: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
@@ -45,7 +46,7 @@ def run(
     from keystone_robotics.compare.table import lines
     from keystone_robotics.tables import printable
 
-    comparisons = compare_all(choose(a, b, arms), paired, tasks)
+    comparisons = compare_all(choose(a, b, flat(arms)), paired, tasks)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for comparison in comparisons:
         console.print("\n".join(lines(comparison)))

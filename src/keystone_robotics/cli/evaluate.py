@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from keystone_robotics.cli.flags import Arm, flat
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.spec import Spec
 
@@ -17,7 +18,7 @@ def run(
     policy: str | None = None,
     env: str | None = None,
     tasks: tuple[str, ...] | None = None,
-    arm: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
+    arm: Arm = (),
     episodes: int | None = None,
     repeats: int | None = None,
     seed: int | None = None,
@@ -45,8 +46,8 @@ def run(
         config: YAML file with any of the settings below (arms: a list); flags override it.
         policy: a policy that comes with KeyStone's study, a folder written by `keystone train` or LeRobot, a LeRobot name on
             the hub, or package.module:function that returns an Agent.
-        env: metaworld, pusht, a LeRobot environment (lerobot:libero, lerobot:libero?task=libero_10), or package.module:Name of
-            a Benchmark.
+        env: metaworld, pusht, a LeRobot environment (lerobot:libero, lerobot:libero?task=libero_10), one of gymnasium's
+            registry (gymnasium:MountainCarContinuous-v0?min_return=90), or package.module:Name of a Benchmark.
         tasks: of the environment; default those that the policy was trained on, else all.
         arm: RULE or RULE:name=value,… with options of keystone.Spec and the rule's parameters: first, keystone:k=16,
             first:temperature=0.6. May be given several times; the others are compared with the first. Default: first,
@@ -76,12 +77,12 @@ def run(
     from keystone_robotics.evaluate.executors import make_executor
 
     given = {
-        "policy": policy, "env": env, "tasks": tasks, "arms": arm or None, "episodes": episodes, "repeats": repeats,
+        "policy": policy, "env": env, "tasks": tasks, "arms": flat(arm) or None, "episodes": episodes, "repeats": repeats,
         "seed": seed, "shard": shard, "max_steps": max_steps, "execute": execute, "device": device,
         "keep_rounds": keep_rounds or None, "allow_untrained_tasks": allow_untrained_tasks or None,
         "latency": None if latency else False, "trust_remote_code": trust_remote_code or None,
     }  # fmt: skip
-    for text in arm:
+    for text in flat(arm):
         Spec.parse(text)  # the arms first: a wrong one is the likeliest error
     values = read_yaml(config) if config else {}
     values.update({name: value for name, value in given.items() if value is not None})
@@ -114,7 +115,7 @@ def run(
         ) from None
     summaries = summarise(evaluation.episodes, evaluation.arms)
     write_summary(out, summaries)
-    console.print(summary_table(summaries))
+    console.print(summary_table(summaries), crop=False)
     rate = f" ({evaluation.new / evaluation.seconds:.1f} per second)" if evaluation.new else ""
     console.print(
         f"{evaluation.new} episodes rolled out in {evaluation.seconds:.0f} s{rate}. Stored in {out}",

@@ -10,6 +10,23 @@ import tyro
 from keystone_robotics.option_values import Option
 from keystone_robotics.spec import flag_of, options, read_options
 
+#: ``--arm A --arm B``, ``--arms A B`` and mixtures of both mean the same in every command, whichever is the parameter's name.
+Arm = tyro.conf.UseAppendAction[
+    Annotated[tuple[tuple[str, ...], ...], tyro.conf.arg(aliases=["--arms"], metavar="ARM")]
+]
+Arms = tyro.conf.UseAppendAction[
+    Annotated[tuple[tuple[str, ...], ...], tyro.conf.arg(aliases=["--arm"], metavar="ARM")]
+]
+
+
+def flat(arms: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """The arms that were given, in their order.
+
+    >>> flat((("first", "medoid:k=4"), ("core-mean",)))
+    ('first', 'medoid:k=4', 'core-mean')
+    """
+    return tuple(name for names in arms for name in names)
+
 
 def spec_flags(*without: str) -> Any:
     """A dataclass for tyro with a flag per option; values are strings, None if not given.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from keystone_robotics.monitor.scores import Score
 
 Run = Annotated[Path, tyro.conf.Positional]
+OneArm = Annotated[str | None, tyro.conf.arg(aliases=["--arms"])]
 
 run = SubcommandApp()
 run.__doc__ = "Alarms from the disagreement of candidates."
@@ -31,7 +32,7 @@ def calibrate(
     false_alarms: float = 0.05,
     window: int = 3,
     kind: Literal["constant", "band"] = "constant",
-    arm: str | None = None,
+    arm: OneArm = None,
     out: Path = Path("alarm.json"),
     force: bool = False,
 ) -> None:
@@ -81,7 +82,7 @@ def calibrate(
 def evaluate(
     run: Run,
     alarm: tuple[Path, ...] = (Path("alarm.json"),),
-    arm: str | None = None,
+    arm: OneArm = None,
     json_path: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """How alarms do on the episodes of a run; give another run than that of the calibration.
@@ -123,7 +124,7 @@ def evaluate(
 def scores(
     run: Run,
     window: int = 3,
-    arm: str | None = None,
+    arm: OneArm = None,
     json_path: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """How well each score tells the failures of a run from its successes.

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from keystone_robotics.cli.flags import Arm, flat
 from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_robotics.files import write_file
+
+STEPS = (1, 2, 5)  #: denoising steps that --collect measures beside the policy's own
 
 #: In an installed package the recipes are next to the code, in a clone in docs/recipes; see pyproject.toml.
 _FOLDERS = (Path(__file__).parents[1] / "_recipes", Path(__file__).parents[3] / "docs" / "recipes")
@@ -21,11 +27,38 @@ def find() -> dict[str, Path]:
     raise KeystoneError(f"the recipes are missing; looked in {' and '.join(map(str, _FOLDERS))}")
 
 
-def run(name: Annotated[str | None, tyro.conf.Positional] = None) -> None:
-    """Print the commands for a model and workload of the paper: baseline, KeyStone, profile, compare.
+def run(
+    name: Annotated[str | None, tyro.conf.Positional] = None,
+    collect: Path | None = None,
+    policy: str | None = None,
+    env: str | None = None,
+    episodes: int | None = None,
+    repeats: int | None = None,
+    arm: Arm = (),
+    k: tuple[int, ...] = (),
+    steps: tuple[int, ...] = STEPS,
+    rounds: int | None = None,
+    device: str | None = None,
+    workers: int | None = None,
+) -> None:
+    """Print the commands for a model and workload of the paper: baseline, KeyStone, profile, compare; or run and collect them.
+
+    With --collect, the recipe's `keystone profile` and `keystone eval` run here, and one file holds versions, device, latency
+    against K × steps and success with intervals (docs/gpu.md). After an interruption the same command resumes the evaluation.
 
     Args:
         name: recipe to print (Markdown); if omitted, all are listed.
+        collect: run the recipe and write this JSON file; its episodes and profile are in a folder of the same name beside it.
+        policy: with --collect, another checkpoint than the recipe's.
+        env: another environment.
+        episodes: another number of initial states per task.
+        repeats: another number of rollouts of every initial state.
+        arm: other arms than the recipe's, as for `keystone eval`.
+        k: other numbers of candidates to profile.
+        steps: numbers of denoising steps to profile beside the policy's own.
+        rounds: measurements of each.
+        device: another device than the recipe's.
+        workers: as for `keystone eval`.
     """
     from rich.console import Console
 
@@ -36,7 +69,41 @@ def run(name: Annotated[str | None, tyro.conf.Positional] = None) -> None:
         for one, path in recipes.items():
             console.print(f"{one:{width}}  {path.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}")
         console.print("keystone recipes NAME prints one")
-    elif name in recipes:
-        console.print(recipes[name].read_text(encoding="utf-8"), end="")
-    else:
+        return
+    if name not in recipes:
         raise KeystoneError(f"no recipe {name!r}: {nearest_name(name, recipes)}")
+    text = recipes[name].read_text(encoding="utf-8")
+    if collect is None:
+        console.print(text, end="")
+        return
+    from keystone_robotics.report.collect import collected, recipe_commands, with_options
+
+    folder = collect.with_suffix("")
+    if folder == collect:
+        raise KeystoneError(f"--collect {collect}: expected a file name that ends in .json")
+    profile, evaluation = recipe_commands(text, name)
+    shared = {"--device": _words(device)}
+    measured = {"--k": _words(*k), "--steps": _words(*steps), "--rounds": _words(rounds)}
+    profile = with_options(
+        [profile[0], policy or profile[1], *profile[2:]],
+        {**measured, "--out": [str(folder / "profile")], **shared},
+    )
+    evaluation = with_options(
+        evaluation,
+        {
+            "--policy": _words(policy), "--env": _words(env), "--episodes": _words(episodes), "--repeats": _words(repeats),
+            "--arm": list(flat(arm)), "--workers": _words(workers), "--out": [str(folder / "run")], **shared,
+        },
+    )  # fmt: skip
+    from keystone_robotics.cli import main
+
+    for words in (profile, evaluation):
+        console.print("keystone " + shlex.join(words), style="bold")
+        if code := main(words):
+            raise SystemExit(code)
+    write_file(collect, json.dumps(collected(name, folder / "profile", folder / "run"), indent=1) + "\n")
+    console.print(f"wrote {collect}: attach it to an issue, docs/gpu.md says how")
+
+
+def _words(*values: object) -> list[str]:
+    return [str(value) for value in values if value is not None]

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import tyro
 
+from keystone_robotics.cli.flags import Arms, flat
 from keystone_robotics.compare.outcomes import Mode
 
 
 def run(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional],
     out: Path = Path("report.html"),
-    arms: tuple[str, ...] = (),
+    arms: Arms = (),
     paired: Mode = "auto",
     alarm: Path | None = None,
 ) -> None:
@@ -40,7 +41,7 @@ def run(
         from keystone_robotics.monitor.calibration import Calibration
 
         calibration = Calibration.load(alarm)
-    data = page_data(read_runs(runs, arms), paired, alarm=calibration)
+    data = page_data(read_runs(runs, flat(arms)), paired, alarm=calibration)
     size = write_page(out, data)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(data["headline"], style="bold")

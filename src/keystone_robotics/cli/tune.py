@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
+from keystone_robotics.cli.flags import Arm, flat
 from keystone_robotics.errors import KeystoneError
 
 
@@ -17,7 +16,7 @@ def run(
     budget: int = 1500,
     latency: str = "1.0",
     tasks: tuple[str, ...] | None = None,
-    arm: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
+    arm: Arm = (),
     space: Literal["default", "wide"] | None = None,
     seed: int | None = None,
     shard: int | None = None,
@@ -70,7 +69,7 @@ def run(
 
     # Wrong values are said at once, before torch is imported.
     limit = LatencyLimit.parse(latency)
-    for pattern in arm:
+    for pattern in flat(arm):
         expand(pattern, None)
     if arm and space:
         raise KeystoneError(f"--arm replaces the arms of --space {space}: give one of both")
@@ -92,7 +91,7 @@ def run(
         "trust_remote_code": trust_remote_code or None,
     }  # fmt: skip
     executor = make_executor(workers, ray, gpus, episode_timeout)
-    arms = arm or SPACES[space or "default"]
+    arms = flat(arm) or SPACES[space or "default"]
     config = TuneConfig(config_from(given, tasks or default_tasks(policy, env)), budget, arms, limit)
     try:
         tuned = tune(config, out, executor, console)

@@ -62,7 +62,8 @@ def _audit(a: Outcomes, b: Outcomes, trust: bool) -> Pairing:
     both = len(rollouts_a & rollouts_b)
     left_out = (len(rollouts_a) - both, len(rollouts_b) - both)
     if not both:
-        return Pairing(False, "none", "unpaired: no episode (task, number, repeat) is in both")
+        how = "to pair, give both runs the same tasks, episodes and repeats"
+        return Pairing(False, "none", f"unpaired: no episode (task, number, repeat) is in both; {how}")
     hashes = {key: (_hashes(of_a[key]), _hashes(of_b[key])) for key in shared}
     differing = tuple((*key, *sides) for key, sides in hashes.items() if len({*sides[0], *sides[1]}) > 1)
     if differing:
@@ -71,7 +72,8 @@ def _audit(a: Outcomes, b: Outcomes, trust: bool) -> Pairing:
         return Pairing(
             False,
             "none",
-            f"unpaired: the initial states differ in {len(differing)} of {len(shared)} episodes ({shown}{more})",
+            f"unpaired: the initial states differ in {len(differing)} of {len(shared)} episodes ({shown}{more}); to pair, run "
+            "both with the same --env and --seed, or as arms of one `keystone eval`",
             differing,
         )
     unknown = [key for key, sides in hashes.items() if not all(sides)]
@@ -86,7 +88,11 @@ def _audit(a: Outcomes, b: Outcomes, trust: bool) -> Pairing:
     if trust:
         reason = "paired by episode number on request, not audited: no initial state was recorded"
         return Pairing(True, "trust", reason, left_out=left_out)
-    return Pairing(False, "none", "unpaired: no hashes of initial states to compare, and no seeds that agree")
+    how = (
+        "to pair, run both as arms of one `keystone eval`, or, if both tools were started with the same --seed, tasks and "
+        "number of episodes, so that episode n begins alike, give --paired trust"
+    )
+    return Pairing(False, "none", f"unpaired: no hashes of initial states to compare, and no seeds that agree; {how}")
 
 
 def _by_number(episodes: Iterable[EpisodeRecord]) -> dict[tuple[str, int], list[EpisodeRecord]]:

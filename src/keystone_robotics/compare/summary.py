@@ -19,7 +19,7 @@ from keystone_robotics.records import EpisodeRecord
 from keystone_robotics.tables import as_markdown, as_rich, from_columns, percent_bounds
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _difference(summary: ArmSummary) -> str:
     return f"{100 * summary.difference:+.1f} {percent_bounds(summary.difference_interval, '+.1f')}"
 
 
-def summary_table(summaries: Sequence[ArmSummary]) -> Table:
+def summary_table(summaries: Sequence[ArmSummary]) -> RenderableType:
     """For the terminal; arms that could not be paired with the first are named below."""
     unpaired = [f"{one.arm} is {one.pairing}" for one in summaries if one.pairing.startswith("unpaired")]
     return as_rich(summary_rows(summaries), "\n".join(unpaired) or None)

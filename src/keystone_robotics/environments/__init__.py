@@ -6,6 +6,7 @@ from keystone_robotics.environments.benchmark import Array, Benchmark, Observati
 from keystone_robotics.environments.lerobot import LEROBOT, LeRobotBenchmark
 from keystone_robotics.environments.metaworld import MetaWorld
 from keystone_robotics.environments.pusht import PushT
+from keystone_robotics.environments.registered import GYMNASIUM, Registered
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.named import is_reference, make_named
 
@@ -15,8 +16,11 @@ BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """A benchmark by name: one of `BENCHMARKS`; a LeRobot environment, ``lerobot:libero`` or ``lerobot:libero?task=libero_10``;
-    or ``package.module:Name?option=value`` of a `Benchmark`, its class or a function that returns one.
+    """A benchmark by name.
+
+    One of `BENCHMARKS`; a LeRobot environment, ``lerobot:libero`` or ``lerobot:libero?task=libero_10``; one of gymnasium's
+    registry, ``gymnasium:MountainCarContinuous-v0?min_return=90``; or ``package.module:Name?option=value`` of a `Benchmark`,
+    its class or a function that returns one.
 
     >>> find_benchmark("metaworld").name
     'metaworld'
@@ -26,9 +30,11 @@ def find_benchmark(name: str) -> Benchmark:
     """
     if name.startswith(LEROBOT):
         return LeRobotBenchmark(name)
+    if name.startswith(GYMNASIUM):
+        return Registered(name)
     if is_reference(name):
         return make_named(name, Benchmark)  # type: ignore[type-abstract]
     if name not in BENCHMARKS:
-        known = [*BENCHMARKS, f"{LEROBOT}TYPE", "package.module:Name"]
+        known = [*BENCHMARKS, f"{LEROBOT}TYPE", f"{GYMNASIUM}ID", "package.module:Name"]
         raise KeystoneError(f"unknown environment {name!r}: {nearest_name(name, known)}")
     return BENCHMARKS[name]

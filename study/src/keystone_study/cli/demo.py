@@ -57,7 +57,7 @@ def run(out: Path = Path("out"), episodes: int = 20, workers: int = min(2, os.cp
         evaluation = evaluate(settings, folder, make_executor(workers), console)
         summaries = summarise(evaluation.episodes, evaluation.arms)
         write_summary(folder, summaries)
-        console.print(summary_table(summaries))
+        console.print(summary_table(summaries), crop=False)
         console.print("Drawing: one round with all its candidates executed to the end, and an episode …")
         page, problems = write_page(settings, folder, ABOUT, COMMAND)
     except KeyboardInterrupt:

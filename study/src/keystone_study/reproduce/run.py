@@ -38,7 +38,6 @@ def reproduce_main(
         results.append(result_of(workload, out, executor, console))
     name, command = _names("main", workloads, tuple(workloads) != MAIN_WORKLOADS, quick)
     tables = {
-        "short": main_tables.short_table(results),
         "claims": main_tables.claims_table(results),
         "overview": main_tables.overview(results),
     }

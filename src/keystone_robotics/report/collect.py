@@ -1,0 +1,111 @@
+"""One file with what a recipe measured on somebody's hardware, and the table made of such files (docs/gpu.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.profiling.result import Cost, Profile
+
+FORMAT = 1
+
+
+def recipe_commands(text: str, name: str) -> tuple[list[str], list[str]]:
+    r"""The words of a recipe's own ``keystone profile`` and ``keystone eval`` commands, without ``keystone``.
+
+    Raises:
+        KeystoneError: if it has none, because its benchmark runs elsewhere.
+
+    >>> recipe_commands("    keystone profile x --k 1 4\n\n    keystone eval --policy x \\\n        --env y\n", "mine")
+    (['profile', 'x', '--k', '1', '4'], ['eval', '--policy', 'x', '--env', 'y'])
+    """
+    lines = re.sub(r" *\\\n *", " ", text).splitlines()
+    found = []
+    for command in ("profile", "eval"):
+        line = next((line for line in lines if line.startswith(f"    keystone {command} ")), None)
+        if line is None:
+            raise KeystoneError(
+                f"the recipe {name} has no `keystone {command}` command: its benchmark runs elsewhere; run its commands by hand"
+            )
+        found.append(shlex.split(line, comments=True)[1:])
+    return found[0], found[1]
+
+
+def with_options(words: Sequence[str], given: Mapping[str, Sequence[str]]) -> list[str]:
+    """A command with some of its flags replaced, or added; a flag without values is left as it is.
+
+    >>> with_options(["eval", "--arm", "a", "--arm", "b", "--seed", "0"], {"--arm": ["c"], "--out": ["x"], "--env": []})
+    ['eval', '--seed', '0', '--arm', 'c', '--out', 'x']
+    """
+    kept, skipping = [], False
+    for word in words:
+        if word.startswith("--"):
+            skipping = bool(given.get(word))
+        if not skipping:
+            kept.append(word)
+    return kept + [word for flag, values in given.items() if values for word in (flag, *values)]
+
+
+def collected(recipe: str, profile: Path, run: Path) -> dict[str, Any]:
+    """What goes into the file: versions, device, latency against K × steps, success with intervals.
+
+    Args:
+        recipe: name.
+        profile: folder of a `keystone profile`.
+        run: folder of a `keystone eval`.
+    """
+    measured, settings, arms = (
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in (profile / "profile.json", run / "settings.json", run / "summary.json")
+    )
+    kept = ("policy", "env", "tasks", "episodes", "repeats", "seed", "max_steps", "execute", "device")
+    return {
+        "format": FORMAT,
+        "recipe": recipe,
+        "device": measured["device"],
+        "versions": {**settings["versions"], **measured["versions"]},
+        "settings": {name: settings[name] for name in kept if name in settings},
+        "profile": measured,
+        "arms": arms,
+    }
+
+
+def read_collected(path: Path) -> dict[str, Any]:
+    """A file of `collected`.
+
+    Raises:
+        KeystoneError: if it is none.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != FORMAT:
+            raise KeystoneError(f"{path}: format {found['format']!r}, expected {FORMAT}")
+        Profile.from_dict(found["profile"])
+        table_rows([found])
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise KeystoneError(f"{path} is no file of `keystone recipes NAME --collect` ({error!r})") from None
+    return dict(found)
+
+
+def table_rows(files: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """One row for each arm of each file, heading first."""
+    rows = [["recipe", "device", "arm", "success, %", "a round, ms", "largest K no slower than K = 1, by steps"]]
+    for one in files:
+        found = Profile.from_dict(one["profile"])
+        free: dict[int | None, Cost] = {}
+        for cost in sorted(found.no_slower(), key=lambda cost: cost.k):
+            free[cost.steps or found.steps] = cost
+        by_steps = ", ".join(
+            f"{steps or 'own'}: {cost.k}" for steps, cost in sorted(free.items(), key=lambda it: it[0] or 0)
+        )
+        for arm in one["arms"]:
+            low, high = (100 * bound for bound in arm["interval"])
+            latency = "–" if arm["latency_ms"] is None else f"{arm['latency_ms']:.3g}"
+            rate = f"{100 * arm['rate']:.1f} [{low:.1f}, {high:.1f}] of {arm['episodes']}"
+            rows.append([one["recipe"], one["device"], f"`{arm['arm']}`", rate, latency, by_steps])
+    return rows
