@@ -36,6 +36,8 @@ def attach(
     spec: Spec | str | None = None,
     *,
     site: str | None = None,
+    chunk: str | int | None = None,
+    shape: tuple[int, int] | None = None,
     keep: int = 0,
     check: bool | Literal["all"] = True,
     profiles: str | os.PathLike[str] | None = None,
@@ -53,6 +55,8 @@ def attach(
             the defaults.
         site: for a policy without an adapter: the method (``"sample"``, ``"model.sample"``) that draws the noise and returns
             chunks (B, T, D); it is vectorised with ``torch.vmap``, and has one seed per round, not one per row.
+        chunk: with ``site``: the key or the index of the chunks, if the method returns a dict or a tuple.
+        shape: with ``site``: (T, D) of a chunk, if the method returns (B, T * D), or one chunk without a batch.
         keep: how many of the last rounds `Handle.replay` can draw again (keeps their inputs in memory).
         check: run the self-check in the first round; "all" compares every candidate instead of three.
         profiles: for "auto": the folder of stored profiles; default ``KEYSTONE_PROFILES``, or one in the user's cache.
@@ -97,9 +101,16 @@ def attach(
         raise ValueError(f"check={check!r}: expected True, False or 'all'")
     if site is not None and (not isinstance(site, str) or not site):
         raise TypeError(f"site={site!r}: expected the name of a method")
+    if site is None and (chunk is not None or shape is not None):
+        raise TypeError("chunk= and shape= say what the method named by site= returns: give site= too")
+    if shape is not None:
+        if not isinstance(shape, (tuple, list)) or len(shape) != 2:
+            raise TypeError(f"shape={shape!r}: expected (T, D), the steps and the dimensions of a chunk")
+        for size in shape:
+            whole("shape", size)
     bound = spec.bind()
     _check_free(policy)
-    adapter, owner = (SiteAdapter(policy, site), policy) if site else find_adapter(policy)
+    adapter, owner = (SiteAdapter(policy, site, chunk, shape), policy) if site else find_adapter(policy)
     refusal = adapter.refuse(owner)
     if refusal:
         raise KeystoneError(f"KeyStone cannot be attached to {adapter.name}: {refusal}")

@@ -33,7 +33,6 @@ from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.steps import call_at_steps, check_steps
 from keystone_robotics.sample.timer import Mark, RoundTimer
 from keystone_robotics.sample.usage import Usage
-from keystone_robotics.sample.vectorise import sample_vectorised
 from keystone_robotics.select import ActionSpace, Selection, select
 
 log = logging.getLogger("keystone")
@@ -61,10 +60,11 @@ class SeededRequest:
     k: int
 
     def draw(self, path: str, k: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Candidates (B, K, T, D), and all noise they were drawn from (B * K, ...)."""
+        """Candidates (B, K, T, D), and all noise they were drawn from (K, ...)."""
         spec = self.request.noise
         if spec is None:
-            return sample_vectorised(self.request.single, k, self.seeds[0], self.temperature), ()
+            assert self.request.vectorised is not None
+            return self.request.vectorised(k, self.seeds[0], self.temperature)
         method = self.request.shared if path == "fast" else self.request.wide
         assert method is not None
         noise = initial_noise(self.seeds, k, spec.shape, spec.uniform)
@@ -84,7 +84,8 @@ class SeededRequest:
                 f"the sampler returned {what} for K={k} and {spec.batch} observations: expected {spec.batch * k} chunks, a "
                 "tensor (B * K, T, D)"
             )
-        return candidates.reshape(spec.batch, k, *candidates.shape[1:]), (noise, *later)
+        noises = tuple(one.reshape(spec.batch, k, *one.shape[1:]).transpose(0, 1) for one in (noise, *later))
+        return candidates.reshape(spec.batch, k, *candidates.shape[1:]), noises
 
 
 @dataclass(eq=False)
@@ -330,13 +331,15 @@ class Engine:
     def _sample_and_compare(self, round: SeededRequest, path: str) -> tuple[DrawTrace, Finding]:
         trace = self._sample(round, path)
         spec, precision = round.request.noise, round.request.precision
-        dtype = trace.candidates.dtype if spec is None else spec.dtype
-        if precision is None and spec is not None:
-            modules = [module for module, _ in self.adapter.overrides(self.owner)]
+        dtype, device = (spec or trace.candidates).dtype, (spec or trace.candidates).device
+        if precision is None:
+            modules = [
+                part for module, _ in self.adapter.overrides(self.owner) for part in (module, *vars(module).values())
+            ]
             # Stricter on the fast path: rejecting it costs time, rejecting the plain path raises.
             encoders = self.adapter.encoder_modules(self.owner) if trace.path == "fast" else None
-            precision = coarsest_type(modules, dtype, spec.device, encoders)
-        how = Comparison(self.check == "all", precision or dtype, round.temperature > 0)
+            precision = coarsest_type(modules, dtype, device, encoders)
+        how = Comparison(self.check == "all", precision, round.temperature > 0)
         return trace, verify(round.request, trace, how, self.timer)
 
     def _conclude(self, finding: Finding, round: SeededRequest) -> None:
