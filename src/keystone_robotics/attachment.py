@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle
-from keystone_robotics.sample.adapter import find_adapter
+from keystone_robotics.sample.adapter import Adapter, find_adapter
 from keystone_robotics.sample.compiler import check_compiler
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.override import find_engine, objects_inside, put_on, take_off, watch_methods
@@ -111,10 +112,10 @@ def attach(
     bound = spec.bind()
     _check_free(policy)
     adapter, owner = (SiteAdapter(policy, site, chunk, shape), policy) if site else find_adapter(policy)
-    refusal = adapter.refuse(owner)
+    refusal, encoders = _ask(adapter, owner)
     if refusal:
         raise KeystoneError(f"KeyStone cannot be attached to {adapter.name}: {refusal}")
-    for part, name in adapter.encoder_methods(owner):
+    for part, name in encoders:
         if not callable(getattr(part, name, None)):
             raise KeystoneError(f"adapter {adapter.name}: {type(part).__name__} has no method {name!r} to encode with")
     if spec.steps is not None:
@@ -133,7 +134,7 @@ def attach(
         compile=spec.compile,
         check=check,
         keep=keep,
-        encoder_names=tuple(name for _, name in adapter.encoder_methods(owner)),
+        encoder_names=tuple(name for _, name in encoders),
         paths=Paths(fast=spec.fast and bool(check)),
         path="undecided" if check else "plain",
     )
@@ -150,6 +151,24 @@ def attach(
         spec.k, "" if spec.steps is None else f", steps={spec.steps}", bound.name, adapter.name, adapter.shared_context, path,
     )  # fmt: skip
     return handle
+
+
+def _ask(adapter: Adapter, owner: Any) -> tuple[str, Sequence[tuple[Any, str]]]:
+    """Why the adapter refuses the policy, or an empty string, and the policy's encoder methods.
+
+    Raises:
+        KeystoneError: if the adapter looks for something that this version of the policy's code does not have.
+    """
+    try:
+        if refusal := adapter.refuse(owner):
+            return refusal, ()
+        adapter.overrides(owner), adapter.step_methods(owner)
+        return "", adapter.encoder_methods(owner)
+    except (AttributeError, TypeError, KeyError) as error:
+        raise KeystoneError(
+            f"adapter {adapter.name} does not fit the code of this {type(owner).__name__}: {type(error).__name__}: {error}. "
+            f"{adapter.project}'s code has changed since the adapter was tested (docs/policies.md, docs/upstream.md)"
+        ) from error
 
 
 def reattach(handle: Handle) -> None:

@@ -20,7 +20,7 @@ from keystone_robotics import ActionSpace, KeystoneError
 from keystone_robotics.handle import RoundEvent
 from keystone_robotics.profiling.fingerprint import fingerprint_architecture
 
-from . import contract, fastwam_like, groot_like, starvla_like, xvla_like
+from . import contract, diffusion_like, fastwam_like, groot_like, starvla_like, xvla_like
 
 REAL = {"space": ActionSpace(dims=7, steps=8)}
 
@@ -65,6 +65,13 @@ def _fastwam(seed: int | None) -> Case:
     )  # fmt: skip
 
 
+def _diffusion(kind: type, scheduler: type, **options: Any) -> Case:
+    return Case(
+        "diffusion-policy", lambda: kind(scheduler(), **options), diffusion_like.predict,
+        encoders=lambda policy: [(policy.obs_encoder, "forward")] if hasattr(policy, "obs_encoder") else [],
+    )  # fmt: skip
+
+
 CASES = {
     "groot-n1.5": _groot(groot_like.Head15),
     "groot-n1.6": _groot(groot_like.Head16),
@@ -78,6 +85,10 @@ CASES = {
     "xvla-auto": _xvla(xvla_like.Auto),
     "fastwam": _fastwam(None),
     "fastwam-with-a-seed": _fastwam(42),
+    "diffusion-unet": _diffusion(diffusion_like.UnetLike, diffusion_like.DDPMScheduler),
+    "diffusion-unet-inpainting": _diffusion(diffusion_like.UnetLike, diffusion_like.DDIMScheduler, inpaint=True),
+    "diffusion-transformer": _diffusion(diffusion_like.TransformerLike, diffusion_like.DDIMScheduler),
+    "dp3": _diffusion(diffusion_like.DP3Like, diffusion_like.DDIMScheduler),
 }
 
 #: Those whose networks a fast path knows; the toys of the others have networks of their own.
@@ -111,6 +122,8 @@ def with_steps(name: str, steps: int) -> Any:
     head = getattr(model, "action_head", None) or getattr(model, "action_model", None)
     if head is not None:
         head.num_inference_timesteps = steps
+    elif CASES[name].adapter == "diffusion-policy":
+        model.num_inference_steps = steps
     elif CASES[name].adapter == "x-vla":
         FewSteps(model, "generate_actions", "steps", steps)
     else:
@@ -227,6 +240,8 @@ def holders(name: str) -> dict[str, tuple[Any, Any]]:
     if case.adapter == "fast-wam":
         policy = fastwam_like.policy(model)
         return {"policy": (policy, policy), "model": (model, model)}
+    if case.adapter == "diffusion-policy":
+        return {"workspace": (SimpleNamespace(model=model), model), "policy": (model, model)}
     return {"server": (SimpleNamespace(_model=model), model), "model": (model, model)}
 
 
@@ -287,6 +302,10 @@ def counted(handle: Any, predict: Callable[[], Tensor]) -> tuple[int, int]:
         ("xvla", ActionSpace(dims=10, steps=5), (5, 10)),
         ("xvla-auto", None, (10, 8)),
         ("fastwam", None, (3, 14)),
+        ("diffusion-unet", None, (4, 3)),
+        ("diffusion-unet-inpainting", None, (4, 3)),
+        ("diffusion-unet-inpainting", ActionSpace(dims=2), (4, 2)),
+        ("dp3", None, (4, 3)),
     ],
 )
 def test_what_counts_comes_from_the_policy_and_the_caller(name: str, given: Any, expected: tuple[int, int]) -> None:
@@ -467,6 +486,46 @@ def test_a_fast_wam_whose_steps_cannot_be_seen_is_told(monkeypatch: pytest.Monke
     keystone.attach(model, k=4)
     with pytest.raises(KeystoneError, match="it was compiled, or its code has changed; attach before compiling"):
         fastwam_like.predict(model, 1)
+
+
+def test_which_steps_of_a_diffusion_policy_are_executed() -> None:
+    policy = built("diffusion-unet")
+    adapter = keystone.attach(policy, k=4).engine.adapter
+    keystone.detach(policy)
+    common = {"action_dim": 3, "n_obs_steps": 2, "n_action_steps": 4}
+    starts = [
+        adapter.window(SimpleNamespace(**common, **options)).start
+        for options in (
+            {},
+            {"oa_step_convention": True},
+            {"oa_step_convention": False},
+            {"oa_step_convention": False, "pred_action_steps_only": True},
+            {"rgb_nets_map": {}},
+        )
+    ]
+    assert starts == [1, 1, 2, 0, 2]
+
+
+class OtherDiffusion(diffusion_like.UnetLike):
+    def conditional_sample(
+        self, condition_data: Tensor, condition_mask: Tensor, guidance: float = 1.0, **kwargs: Any
+    ) -> Any:
+        return super().conditional_sample(condition_data, condition_mask, **kwargs)
+
+    def sample_with(self, data: Tensor, mask: Tensor, **conditions: Any) -> Tensor:
+        return self.conditional_sample(data, mask, guidance=2.0, **conditions)
+
+
+def test_a_diffusion_policy_that_takes_other_arguments_is_told() -> None:
+    policy = OtherDiffusion(diffusion_like.DDIMScheduler()).eval()
+    keystone.attach(policy, k=4)
+    with pytest.raises(KeystoneError, match=r"conditional_sample takes guidance, which the adapter does not know"):
+        diffusion_like.predict(policy, 1)
+
+
+def test_a_diffusion_policy_cannot_take_more_steps_than_it_was_trained_with() -> None:
+    with pytest.raises(KeystoneError, match=r"steps=21: the noise schedule has 20 steps; expected 1 to 20"):
+        keystone.attach(built("diffusion-unet"), k=4, steps=21)
 
 
 # The number of denoising steps

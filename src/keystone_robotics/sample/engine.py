@@ -27,6 +27,7 @@ from keystone_robotics.sample.episodes import EpisodeRows
 from keystone_robotics.sample.event import Listener, Listeners, RoundEvent
 from keystone_robotics.sample.noise import SeededDraws, derive_seed, global_generator, initial_noise, preserve_rng
 from keystone_robotics.sample.paths import Paths
+from keystone_robotics.sample.proxies import original_class
 from keystone_robotics.sample.request import SampleRequest
 from keystone_robotics.sample.seeds import current_seeds, row_seeds, seeds_for_rows
 from keystone_robotics.sample.selector import Selector
@@ -159,7 +160,7 @@ class Engine:
         request = request.wrapped(self.at_steps)
         with self.timer.round():
             round = self._next_round(request, k)  # noise
-            trace = self._draw(round)  # path, draw, verify
+            trace = self._draw_marked(round)  # path, draw, verify
             begin = Mark.now()
             selection = self.selector.select(trace.candidates, request.delay)  # select
             self._finish(round, trace, selection, Mark.now().host - begin.host)  # emit
@@ -226,6 +227,27 @@ class Engine:
         return SeededRequest(number, seeds, request, self.temperature, context, k)
 
     # ---- path, draw, verify
+
+    def _draw_marked(self, round: SeededRequest) -> DrawTrace:
+        try:
+            return self._draw(round)
+        except (KeystoneError, MemoryError, torch.cuda.OutOfMemoryError):
+            raise
+        except Exception as error:
+            error.keystone_drawing = True  # type: ignore[attr-defined]  # for `Engine.explanation`
+            raise
+
+    def explanation(self, problem: Exception, own: Callable[[], Any]) -> KeystoneError:
+        """That the adapter does not fit. Raises what the policy's own call raises, where the observation is at fault."""
+        with preserve_rng(), self.usage.bypass():
+            own()
+        kind = original_class(self.owner).__name__
+        return KeystoneError(
+            f"adapter {self.adapter.name} does not fit the code of this {kind}, which runs alone: "
+            f"{type(problem).__name__}: {str(problem).strip().splitlines()[0] if str(problem).strip() else 'no message'}. "
+            f"{self.adapter.project}'s code has changed since the adapter was tested (docs/policies.md, docs/upstream.md): use "
+            "k=1, or a version that was tested"
+        )
 
     def _draw(self, round: SeededRequest) -> DrawTrace:
         if self._is_verified(round):
