@@ -20,7 +20,7 @@ from keystone_robotics import ActionSpace, KeystoneError
 from keystone_robotics.handle import RoundEvent
 from keystone_robotics.profiling.fingerprint import fingerprint_architecture
 
-from . import contract, diffusion_like, fastwam_like, groot_like, starvla_like, xvla_like
+from . import cogact_like, contract, diffusion_like, fastwam_like, groot_like, starvla_like, xvla_like
 
 REAL = {"space": ActionSpace(dims=7, steps=8)}
 
@@ -72,6 +72,13 @@ def _diffusion(kind: type, scheduler: type, **options: Any) -> Case:
     )  # fmt: skip
 
 
+def _cogact(**options: Any) -> Case:
+    return Case(
+        "cogact", cogact_like.Framework, partial(cogact_like.predict, **options),
+        encoders=lambda framework: [(framework, "encode")],
+    )  # fmt: skip
+
+
 CASES = {
     "groot-n1.5": _groot(groot_like.Head15),
     "groot-n1.6": _groot(groot_like.Head16),
@@ -89,6 +96,8 @@ CASES = {
     "diffusion-unet-inpainting": _diffusion(diffusion_like.UnetLike, diffusion_like.DDIMScheduler, inpaint=True),
     "diffusion-transformer": _diffusion(diffusion_like.TransformerLike, diffusion_like.DDIMScheduler),
     "dp3": _diffusion(diffusion_like.DP3Like, diffusion_like.DDIMScheduler),
+    "cogact": _cogact(cfg_scale=1.5),
+    "cogact-without-guidance": _cogact(cfg_scale=1.0),
 }
 
 #: Those whose networks a fast path knows; the toys of the others have networks of their own.
@@ -120,7 +129,9 @@ def with_steps(name: str, steps: int) -> Any:
     """The same model, with that number of steps in its settings, or from its caller."""
     model = copy.deepcopy(built(name))
     head = getattr(model, "action_head", None) or getattr(model, "action_model", None)
-    if head is not None:
+    if CASES[name].adapter == "cogact":
+        head.create_ddim(steps)
+    elif head is not None:
         head.num_inference_timesteps = steps
     elif CASES[name].adapter == "diffusion-policy":
         model.num_inference_steps = steps
@@ -240,6 +251,9 @@ def holders(name: str) -> dict[str, tuple[Any, Any]]:
     if case.adapter == "fast-wam":
         policy = fastwam_like.policy(model)
         return {"policy": (policy, policy), "model": (model, model)}
+    if case.adapter == "cogact":
+        head = model.action_model
+        return {"server": (SimpleNamespace(model=model), head), "framework": (model, head), "head": (head, head)}
     if case.adapter == "diffusion-policy":
         return {"workspace": (SimpleNamespace(model=model), model), "policy": (model, model)}
     return {"server": (SimpleNamespace(_model=model), model), "model": (model, model)}
@@ -526,6 +540,33 @@ def test_a_diffusion_policy_that_takes_other_arguments_is_told() -> None:
 def test_a_diffusion_policy_cannot_take_more_steps_than_it_was_trained_with() -> None:
     with pytest.raises(KeystoneError, match=r"steps=21: the noise schedule has 20 steps; expected 1 to 20"):
         keystone.attach(built("diffusion-unet"), k=4, steps=21)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+def test_cogact_with_noise_at_every_step(scale: float) -> None:
+    framework = built("cogact")
+    predict = partial(cogact_like.predict, framework, 3, cfg_scale=scale, use_ddim=False)
+    assert keystone.attach(framework, k=4, seed=0, check="all").adapter == "cogact"
+    torch.manual_seed(0)
+    assert predict().shape == (3, cogact_like.HORIZON, cogact_like.DIMS)
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    torch.randn(3, cogact_like.HORIZON, cogact_like.DIMS)  # by the caller of the loop
+    assert torch.equal(torch.get_rng_state(), state)
+    finding = keystone.attached(framework).engine.finding
+    keystone.detach(framework)
+    assert finding.compared == 4
+    assert finding.difference < 1e-5
+
+
+def test_cogact_says_which_steps_it_can_take() -> None:
+    framework = built("cogact")
+    with pytest.raises(KeystoneError, match=r"steps=9: DDIM takes every second, .* expected one of \[2, 3, 4, 6, 12\]"):
+        keystone.attach(framework, k=4, steps=9)
+    keystone.attach(framework, k=4, steps=2)
+    with pytest.raises(KeystoneError, match=r"steps=2: the policy samples with DDPM"):
+        cogact_like.predict(framework, 1, use_ddim=False)
+    keystone.detach(framework)
 
 
 # The number of denoising steps

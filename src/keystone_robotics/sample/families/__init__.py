@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keystone_robotics.sample.adapter import Adapter
+from keystone_robotics.sample.families.cogact.upstream import CogACTAdapter
 from keystone_robotics.sample.families.diffusion.lerobot import DiffusionAdapter
 from keystone_robotics.sample.families.diffusion.upstream import OwnDiffusionAdapter
 from keystone_robotics.sample.families.encode_sample import EncodeSampleAdapter
@@ -51,6 +52,7 @@ ADAPTERS: dict[str, Adapter] = {
         OwnXVLAAdapter(),
         OwnFastWAMAdapter(),
         OwnDiffusionAdapter(),
+        CogACTAdapter(),
         EncodeSampleAdapter(),
     )
 }
