@@ -15,6 +15,12 @@ CHECKOUTS = {
     "X-VLA": ("https://github.com/2toinf/X-VLA", "7a6c08a"),
     "X-VLA-d622be6": ("https://github.com/2toinf/X-VLA", "d622be6"),
     "openpi": ("https://github.com/Physical-Intelligence/openpi", "15a9616"),
+    "diffusion_policy": ("https://github.com/real-stanford/diffusion_policy", "5ba07ac"),
+    "3D-Diffusion-Policy": ("https://github.com/YanjieZe/3D-Diffusion-Policy", "47385d9"),
+    "CogACT": ("https://github.com/microsoft/CogACT", "b174a1b"),
+    "InternVLA-M1": ("https://github.com/InternRobotics/InternVLA-M1", "949223b"),
+    "dexbotic": ("https://github.com/Dexmal/dexbotic", "9bed670"),
+    "lerobot-main": ("https://github.com/huggingface/lerobot", "7427f31"),
     "FastWAM": ("https://github.com/yuantianyuan01/FastWAM", "45d8e14"),
 }
 

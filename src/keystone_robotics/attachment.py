@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle
-from keystone_robotics.sample.adapter import find_adapter
+from keystone_robotics.sample.adapter import Adapter, find_adapter
 from keystone_robotics.sample.adaptive import refuse_adaptive_k
 from keystone_robotics.sample.compiler import check_compiler
 from keystone_robotics.sample.engine import Engine
@@ -38,6 +39,8 @@ def attach(
     spec: Spec | str | None = None,
     *,
     site: str | None = None,
+    chunk: str | int | None = None,
+    shape: tuple[int, int] | None = None,
     keep: int = 0,
     check: bool | Literal["all"] = True,
     profiles: str | os.PathLike[str] | None = None,
@@ -55,6 +58,8 @@ def attach(
             the defaults.
         site: for a policy without an adapter: the method (``"sample"``, ``"model.sample"``) that draws the noise and returns
             chunks (B, T, D); it is vectorised with ``torch.vmap``, and has one seed per round, not one per row.
+        chunk: with ``site``: the key or the index of the chunks, if the method returns a dict or a tuple.
+        shape: with ``site``: (T, D) of a chunk, if the method returns (B, T * D), or one chunk without a batch.
         keep: how many of the last rounds `Handle.replay` can draw again (keeps their inputs in memory).
         check: run the self-check in the first round; "all" compares every candidate instead of three.
         profiles: for "auto": the folder of stored profiles; default ``KEYSTONE_PROFILES``, or one in the user's cache.
@@ -102,13 +107,20 @@ def attach(
         raise ValueError(f"check={check!r}: expected True, False or 'all'")
     if site is not None and (not isinstance(site, str) or not site):
         raise TypeError(f"site={site!r}: expected the name of a method")
+    if site is None and (chunk is not None or shape is not None):
+        raise TypeError("chunk= and shape= say what the method named by site= returns: give site= too")
+    if shape is not None:
+        if not isinstance(shape, (tuple, list)) or len(shape) != 2:
+            raise TypeError(f"shape={shape!r}: expected (T, D), the steps and the dimensions of a chunk")
+        for size in shape:
+            whole("shape", size)
     bound = spec.bind()
     _check_free(policy)
-    adapter, owner = (SiteAdapter(policy, site), policy) if site else find_adapter(policy)
-    refusal = adapter.refuse(owner)
+    adapter, owner = (SiteAdapter(policy, site, chunk, shape), policy) if site else find_adapter(policy)
+    refusal, encoders = _ask(adapter, owner)
     if refusal:
         raise KeystoneError(f"KeyStone cannot be attached to {adapter.name}: {refusal}")
-    for part, name in adapter.encoder_methods(owner):
+    for part, name in encoders:
         if not callable(getattr(part, name, None)):
             raise KeystoneError(f"adapter {adapter.name}: {type(part).__name__} has no method {name!r} to encode with")
     if spec.steps is not None:
@@ -132,7 +144,7 @@ def attach(
         compile=spec.compile,
         check=check,
         keep=keep,
-        encoder_names=tuple(name for _, name in adapter.encoder_methods(owner)),
+        encoder_names=tuple(name for _, name in encoders),
         paths=Paths(fast=spec.fast and bool(check)),
         path="undecided" if check else "plain",
     )
@@ -149,6 +161,24 @@ def attach(
         spec.k, "" if spec.steps is None else f", steps={spec.steps}", bound.name, adapter.name, adapter.shared_context, path,
     )  # fmt: skip
     return handle
+
+
+def _ask(adapter: Adapter, owner: Any) -> tuple[str, Sequence[tuple[Any, str]]]:
+    """Why the adapter refuses the policy, or an empty string, and the policy's encoder methods.
+
+    Raises:
+        KeystoneError: if the adapter looks for something that this version of the policy's code does not have.
+    """
+    try:
+        if refusal := adapter.refuse(owner):
+            return refusal, ()
+        adapter.overrides(owner), adapter.step_methods(owner)
+        return "", adapter.encoder_methods(owner)
+    except (AttributeError, TypeError, KeyError) as error:
+        raise KeystoneError(
+            f"adapter {adapter.name} does not fit the code of this {type(owner).__name__}: {type(error).__name__}: {error}. "
+            f"{adapter.project}'s code has changed since the adapter was tested (docs/policies.md, docs/upstream.md)"
+        ) from error
 
 
 def reattach(handle: Handle) -> None:

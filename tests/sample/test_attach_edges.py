@@ -166,18 +166,6 @@ def test_temperature_zero_is_one_chunk_k_times(policy):
     assert handle.last.spread.tolist() == [0.0]
 
 
-class Tuples(Policy):
-    def act(self, observation):
-        return super().act(observation), {"info": 1}
-
-
-def test_a_method_that_returns_more_than_chunks_gets_a_clear_error():
-    policy = Tuples()
-    keystone.attach(policy, k=4, site="act")
-    with pytest.raises(KeystoneError, match=r"returns a tuple, expected one tensor of chunks"):
-        policy.act(ONE)
-
-
 def test_one_seed_serves_all_rows_of_a_site(policy):
     handle = keystone.attach(policy, k=4, site="act")
     with handle.seeded([1, 2]):

@@ -77,7 +77,7 @@ def test_a_large_dimension_excuses_no_error_in_another(where: int, passes: bool)
     candidates = (noise * scale).clone()
     candidates[..., where] += 1e-2
     request = SampleRequest(single=lambda: torch.randn(1, 5, 2) * scale)
-    trace = DrawTrace(candidates[None], (noise,), {}, "plain", Mark.now())
+    trace = DrawTrace(candidates[None], (noise[:, None],), {}, "plain", Mark.now())
     finding = verify(request, trace, Comparison(False, torch.float32, True), RoundTimer())
     assert (finding.problem == "") == passes
     assert finding.difference == pytest.approx(1e-2, rel=1e-2)

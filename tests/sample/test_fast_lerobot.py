@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 import keystone_robotics as keystone
 from keystone_robotics.sample.check import TOLERANCES
-from tiny import POLICIES
+from tiny import POLICIES, molmoact2
 from tiny.common import patched
 from tiny.shapes import Shapes
 
 NAMES = ["evo1", "vla_jepa", "eo1", "wall_x", "molmoact2"]
 RTC = ["evo1", "molmoact2"]
-COARSE = {"evo1": "vlm_dtype", "vla_jepa": "torch_dtype", "eo1": "dtype", "molmoact2": "model_dtype"}
+COARSE = {"evo1": "vlm_dtype", "vla_jepa": "torch_dtype", "eo1": "dtype", "molmoact2": molmoact2.DTYPE}
 """The option by which a policy is built in bfloat16; Wall-X always is."""
 pytestmark = pytest.mark.xdist_group("fast_lerobot")
 

@@ -511,7 +511,7 @@ def test_site_of_a_home_grown_policy(rows: int) -> None:
 def test_site_of_a_lerobot_policy(quick: Any, site: str) -> None:
     chunks, sampled = [], []
     for options in ({"site": site}, {}):
-        handle = keystone.attach(quick, k=6, seed=0, **options)
+        handle = keystone.attach(quick, k=6, seed=0, check=False, **options)
         rounds = listen(handle)
         calls = 0
         encode = quick.diffusion._prepare_global_conditioning
@@ -539,7 +539,8 @@ def test_site_that_writes_in_place() -> None:
     keystone.attach(policy, k=4, site="model.sample_actions")
     try:
         with pytest.raises(
-            KeystoneError, match=r"cannot be vectorised over its noise: .*in-?place[\s\S]*needs an adapter"
+            KeystoneError,
+            match=r"cannot be vectorised over its noise: it writes candidates in place .* write an adapter",
         ):
             recipe.predict(policy, recipe.batch())
     finally:

@@ -1,5 +1,6 @@
 """MolmoAct2 with a decoder of 2 layers, saved locally because LeRobot loads it strictly from a checkpoint."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -18,6 +19,8 @@ FIRST_WORD = 20
 VOCABULARY = 256
 PATCH_SIZE = 8
 PATCHES = 4
+#: Until LeRobot 0.6.1 "model_dtype".
+DTYPE = next(field.name for field in dataclasses.fields(MolmoAct2Config) if field.name in ("dtype", "model_dtype"))
 MAX_ACTION_DIM = 32
 """LeRobot accepts no other width."""
 
@@ -82,7 +85,7 @@ def build(**overrides: Any) -> MolmoAct2Policy:
         **features(),
         "device": "cpu",
         "checkpoint_path": checkpoint(),
-        "model_dtype": "float32",
+        DTYPE: "float32",
         "inference_action_mode": "continuous",
         "chunk_size": 10,
         "n_action_steps": 5,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -10,33 +11,44 @@ from torch import Tensor
 import keystone_robotics as keystone
 from keystone_robotics.handle import RoundEvent
 from keystone_robotics.sample import engine as engine_module
+from keystone_robotics.sample import noise as noise_module
 from keystone_robotics.sample.noise import FixedNoise, initial_noise
 
 Predict = Callable[[], Tensor]
 
 
 @contextmanager
-def recorded_noise() -> Iterator[list[Tensor]]:
-    """The initial noise (B * K, T, D) of every round in this block."""
-    noises: list[Tensor] = []
+def recorded_noise() -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """The initial noise (B * K, T, D) of every round in this block, and what samplers drew after it."""
+    initial: list[Tensor] = []
+    later: list[Tensor] = []
 
-    def record(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
-        noise = initial_noise(seeds, k, shape, uniform)
-        noises.append(noise.clone())
-        return noise
+    def recorder(noises: list[Tensor]) -> Callable[..., Tensor]:
+        def record(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
+            noise = initial_noise(seeds, k, shape, uniform)
+            noises.append(noise.clone())
+            return noise
 
-    engine_module.initial_noise = record
-    try:
-        yield noises
-    finally:
-        engine_module.initial_noise = initial_noise
+        return record
+
+    with (
+        patch.object(engine_module, "initial_noise", recorder(initial)),
+        patch.object(noise_module, "initial_noise", recorder(later)),
+    ):
+        yield initial, later
 
 
 def largest_difference(
-    policy: Any, predict: Predict, k: int, path: str = "plain", alone: Predict | None = None, **options: Any
+    policy: Any,
+    predict: Predict,
+    k: int,
+    path: str = "plain",
+    alone: Predict | None = None,
+    returned: Callable[[Tensor], Tensor] = lambda candidates: candidates,
+    **options: Any,
 ) -> float:
     """Between the K candidates of a round and K calls of the policy alone, each given the noise of one candidate; ``alone``
-    makes these calls if it is not ``predict``.
+    makes these calls if it is not ``predict``; ``returned`` is what ``predict`` makes of candidates.
 
     Also: what comes out is the candidate that was chosen, no two candidates are alike, and the self-check agrees, on the path
     that was expected.
@@ -45,25 +57,26 @@ def largest_difference(
     handle = keystone.attach(policy, k=k, seed=7, check="all", fast=path == "fast", **options)
     handle.subscribe(rounds.append)
     try:
-        with recorded_noise() as noises:
+        with recorded_noise() as (initial, later):
             chunk = predict()
     finally:
         keystone.detach(policy)
     (done,) = rounds
-    batch = done.candidates.shape[0]
-    assert done.candidates.shape[1] == k
+    candidates = returned(done.candidates)
+    batch = candidates.shape[0]
+    assert candidates.shape[1] == k
     assert handle.engine.finding.compared == k
     assert handle.path == path
-    assert torch.equal(chunk, done.candidates[torch.arange(batch), torch.as_tensor(done.selection.index)])
-    spread = (done.candidates[:, :, None] - done.candidates[:, None]).abs().flatten(3).amax(3)
+    assert torch.equal(chunk, candidates[torch.arange(batch), torch.as_tensor(done.selection.index)])
+    spread = (candidates[:, :, None] - candidates[:, None]).abs().flatten(3).amax(3)
     assert (spread + torch.eye(k)).min() > 1e-3, "two candidates are alike"
     largest = 0.0
     for j in range(k):
-        with FixedNoise(noises[0].unflatten(0, (batch, k))[:, j]) as given:
+        with FixedNoise(*(noise.unflatten(0, (batch, k))[:, j] for noise in (initial[0], *later))) as given:
             single = (alone or predict)()
         assert given.left == 0, "the policy did not draw the noise it was given"
-        assert single.shape == done.candidates[:, j].shape
-        largest = max(largest, float((single - done.candidates[:, j]).abs().max()))
+        assert single.shape == candidates[:, j].shape
+        largest = max(largest, float((single - candidates[:, j]).abs().max()))
     return largest
 
 
@@ -87,7 +100,7 @@ def traces(root: Any) -> dict[int, tuple[type, tuple[str, ...]]]:
     queue = [root]
     while queue:
         current = queue.pop()
-        if id(current) in found or not hasattr(current, "__dict__"):
+        if id(current) in found or not hasattr(current, "__dict__") or isinstance(current, Tensor):
             continue
         found[id(current)] = (type(current), tuple(sorted(vars(current))))
         queue += vars(current).values()

@@ -20,7 +20,7 @@ from keystone_robotics import ActionSpace, KeystoneError
 from keystone_robotics.handle import RoundEvent
 from keystone_robotics.profiling.fingerprint import fingerprint_architecture
 
-from . import contract, fastwam_like, groot_like, starvla_like, xvla_like
+from . import cogact_like, contract, diffusion_like, fastwam_like, groot_like, starvla_like, xvla_like
 
 REAL = {"space": ActionSpace(dims=7, steps=8)}
 
@@ -65,6 +65,20 @@ def _fastwam(seed: int | None) -> Case:
     )  # fmt: skip
 
 
+def _diffusion(kind: type, scheduler: type, **options: Any) -> Case:
+    return Case(
+        "diffusion-policy", lambda: kind(scheduler(), **options), diffusion_like.predict,
+        encoders=lambda policy: [(policy.obs_encoder, "forward")] if hasattr(policy, "obs_encoder") else [],
+    )  # fmt: skip
+
+
+def _cogact(**options: Any) -> Case:
+    return Case(
+        "cogact", cogact_like.Framework, partial(cogact_like.predict, **options),
+        encoders=lambda framework: [(framework, "encode")],
+    )  # fmt: skip
+
+
 CASES = {
     "groot-n1.5": _groot(groot_like.Head15),
     "groot-n1.6": _groot(groot_like.Head16),
@@ -78,6 +92,12 @@ CASES = {
     "xvla-auto": _xvla(xvla_like.Auto),
     "fastwam": _fastwam(None),
     "fastwam-with-a-seed": _fastwam(42),
+    "diffusion-unet": _diffusion(diffusion_like.UnetLike, diffusion_like.DDPMScheduler),
+    "diffusion-unet-inpainting": _diffusion(diffusion_like.UnetLike, diffusion_like.DDIMScheduler, inpaint=True),
+    "diffusion-transformer": _diffusion(diffusion_like.TransformerLike, diffusion_like.DDIMScheduler),
+    "dp3": _diffusion(diffusion_like.DP3Like, diffusion_like.DDIMScheduler),
+    "cogact": _cogact(cfg_scale=1.5),
+    "cogact-without-guidance": _cogact(cfg_scale=1.0),
 }
 
 #: Those whose networks a fast path knows; the toys of the others have networks of their own.
@@ -109,8 +129,12 @@ def with_steps(name: str, steps: int) -> Any:
     """The same model, with that number of steps in its settings, or from its caller."""
     model = copy.deepcopy(built(name))
     head = getattr(model, "action_head", None) or getattr(model, "action_model", None)
-    if head is not None:
+    if CASES[name].adapter == "cogact":
+        head.create_ddim(steps)
+    elif head is not None:
         head.num_inference_timesteps = steps
+    elif CASES[name].adapter == "diffusion-policy":
+        model.num_inference_steps = steps
     elif CASES[name].adapter == "x-vla":
         FewSteps(model, "generate_actions", "steps", steps)
     else:
@@ -227,6 +251,11 @@ def holders(name: str) -> dict[str, tuple[Any, Any]]:
     if case.adapter == "fast-wam":
         policy = fastwam_like.policy(model)
         return {"policy": (policy, policy), "model": (model, model)}
+    if case.adapter == "cogact":
+        head = model.action_model
+        return {"server": (SimpleNamespace(model=model), head), "framework": (model, head), "head": (head, head)}
+    if case.adapter == "diffusion-policy":
+        return {"workspace": (SimpleNamespace(model=model), model), "policy": (model, model)}
     return {"server": (SimpleNamespace(_model=model), model), "model": (model, model)}
 
 
@@ -287,6 +316,10 @@ def counted(handle: Any, predict: Callable[[], Tensor]) -> tuple[int, int]:
         ("xvla", ActionSpace(dims=10, steps=5), (5, 10)),
         ("xvla-auto", None, (10, 8)),
         ("fastwam", None, (3, 14)),
+        ("diffusion-unet", None, (4, 3)),
+        ("diffusion-unet-inpainting", None, (4, 3)),
+        ("diffusion-unet-inpainting", ActionSpace(dims=2), (4, 2)),
+        ("dp3", None, (4, 3)),
     ],
 )
 def test_what_counts_comes_from_the_policy_and_the_caller(name: str, given: Any, expected: tuple[int, int]) -> None:
@@ -467,6 +500,73 @@ def test_a_fast_wam_whose_steps_cannot_be_seen_is_told(monkeypatch: pytest.Monke
     keystone.attach(model, k=4)
     with pytest.raises(KeystoneError, match="it was compiled, or its code has changed; attach before compiling"):
         fastwam_like.predict(model, 1)
+
+
+def test_which_steps_of_a_diffusion_policy_are_executed() -> None:
+    policy = built("diffusion-unet")
+    adapter = keystone.attach(policy, k=4).engine.adapter
+    keystone.detach(policy)
+    common = {"action_dim": 3, "n_obs_steps": 2, "n_action_steps": 4}
+    starts = [
+        adapter.window(SimpleNamespace(**common, **options)).start
+        for options in (
+            {},
+            {"oa_step_convention": True},
+            {"oa_step_convention": False},
+            {"oa_step_convention": False, "pred_action_steps_only": True},
+            {"rgb_nets_map": {}},
+        )
+    ]
+    assert starts == [1, 1, 2, 0, 2]
+
+
+class OtherDiffusion(diffusion_like.UnetLike):
+    def conditional_sample(
+        self, condition_data: Tensor, condition_mask: Tensor, guidance: float = 1.0, **kwargs: Any
+    ) -> Any:
+        return super().conditional_sample(condition_data, condition_mask, **kwargs)
+
+    def sample_with(self, data: Tensor, mask: Tensor, **conditions: Any) -> Tensor:
+        return self.conditional_sample(data, mask, guidance=2.0, **conditions)
+
+
+def test_a_diffusion_policy_that_takes_other_arguments_is_told() -> None:
+    policy = OtherDiffusion(diffusion_like.DDIMScheduler()).eval()
+    keystone.attach(policy, k=4)
+    with pytest.raises(KeystoneError, match=r"conditional_sample takes guidance, which the adapter does not know"):
+        diffusion_like.predict(policy, 1)
+
+
+def test_a_diffusion_policy_cannot_take_more_steps_than_it_was_trained_with() -> None:
+    with pytest.raises(KeystoneError, match=r"steps=21: the noise schedule has 20 steps; expected 1 to 20"):
+        keystone.attach(built("diffusion-unet"), k=4, steps=21)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+def test_cogact_with_noise_at_every_step(scale: float) -> None:
+    framework = built("cogact")
+    predict = partial(cogact_like.predict, framework, 3, cfg_scale=scale, use_ddim=False)
+    assert keystone.attach(framework, k=4, seed=0, check="all").adapter == "cogact"
+    torch.manual_seed(0)
+    assert predict().shape == (3, cogact_like.HORIZON, cogact_like.DIMS)
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    torch.randn(3, cogact_like.HORIZON, cogact_like.DIMS)  # by the caller of the loop
+    assert torch.equal(torch.get_rng_state(), state)
+    finding = keystone.attached(framework).engine.finding
+    keystone.detach(framework)
+    assert finding.compared == 4
+    assert finding.difference < 1e-5
+
+
+def test_cogact_says_which_steps_it_can_take() -> None:
+    framework = built("cogact")
+    with pytest.raises(KeystoneError, match=r"steps=9: DDIM takes every second, .* expected one of \[2, 3, 4, 6, 12\]"):
+        keystone.attach(framework, k=4, steps=9)
+    keystone.attach(framework, k=4, steps=2)
+    with pytest.raises(KeystoneError, match=r"steps=2: the policy samples with DDPM"):
+        cogact_like.predict(framework, 1, use_ddim=False)
+    keystone.detach(framework)
 
 
 # The number of denoising steps

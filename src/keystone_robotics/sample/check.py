@@ -69,7 +69,7 @@ class DrawTrace:
 
     Attributes:
         candidates: (B, K, T, D).
-        noises: (B * K, ...) the initial noise, then the sampler's later draws; empty if they are unknown.
+        noises: (K, ...) the initial noise, then the sampler's later draws, each as the sampler draws it for one candidate.
         encoder_calls: number of calls of each encoder.
         path: on which the candidates were drawn: "fast" or "plain".
         sampled: when sampling finished.
@@ -110,14 +110,12 @@ class Comparison:
 def verify(request: SampleRequest, trace: DrawTrace, how: Comparison, timer: RoundTimer) -> Finding:
     """Compare K-wide candidates with the policy's own calls under the same noise."""
     candidates = trace.candidates.detach()  # a policy may be called with gradients on
-    batch, k = candidates.shape[:2]
+    k = candidates.shape[1]
     differences = torch.zeros(candidates.shape[-1], device="cpu")  # by dimension
     sizes = torch.ones_like(differences)
     # Two adjacent ones: if rows are in the wrong order (batch-minor instead of candidate-minor), the first and the last are
     # still correct for many B and K.
     compared = list(range(k)) if how.every else sorted({0, min(1, k - 1), k - 1})
-    if not trace.noises:
-        compared = []
 
     def found(problem: str = "") -> Finding:
         relative = float((differences / sizes).max())
@@ -131,7 +129,7 @@ def verify(request: SampleRequest, trace: DrawTrace, how: Comparison, timer: Rou
         )
     with preserve_rng(candidates.device):
         for j in compared:
-            rows = [noise.reshape(batch, k, *noise.shape[1:])[:, j] for noise in trace.noises]
+            rows = [noise[j] for noise in trace.noises]
             if request.noise is not None and request.noise.uniform:  # the policy maps draws from [0, 1]
                 rows[0] = (rows[0] + 1) / 2
             with timer.count(list(trace.encoder_calls)) as single, FixedNoise(*rows) as fixed:
@@ -184,8 +182,7 @@ def _all_equal(trace: DrawTrace) -> bool:
     tolerance = EQUAL_TOLERANCE * float(_sizes(candidates).max())
     if bool(((candidates - candidates[:, :1]).abs() <= tolerance).all()):
         return True
-    noise = trace.noises[0].reshape(*candidates.shape[:2], -1) if trace.noises else None
-    return noise is not None and bool((noise == noise[:, :1]).all())
+    return not trace.noises or bool((trace.noises[0] == trace.noises[0][:1]).all())
 
 
 def _sizes(chunks: Tensor) -> Tensor:

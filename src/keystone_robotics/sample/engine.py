@@ -28,13 +28,13 @@ from keystone_robotics.sample.episodes import EpisodeRows
 from keystone_robotics.sample.event import Listener, Listeners, RoundEvent
 from keystone_robotics.sample.noise import SeededDraws, derive_seed, global_generator, initial_noise, preserve_rng
 from keystone_robotics.sample.paths import Paths
+from keystone_robotics.sample.proxies import original_class
 from keystone_robotics.sample.request import SampleRequest
 from keystone_robotics.sample.seeds import current_seeds, row_seeds, seeds_for_rows
 from keystone_robotics.sample.selector import Selector
 from keystone_robotics.sample.steps import call_at_steps, check_steps
 from keystone_robotics.sample.timer import Mark, RoundTimer
 from keystone_robotics.sample.usage import Usage
-from keystone_robotics.sample.vectorise import sample_vectorised
 from keystone_robotics.select import Selection, select
 from keystone_robotics.select.agreement import AdaptiveRange, agree
 
@@ -67,10 +67,11 @@ class SeededRequest:
     first: int = 0
 
     def draw(self, path: str, k: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Candidates (B, K, T, D), and all noise they were drawn from (B * K, ...)."""
+        """Candidates (B, K, T, D), and all noise they were drawn from (K, ...)."""
         spec = self.request.noise
         if spec is None:
-            return sample_vectorised(self.request.single, k, self.seeds[0], self.temperature), ()
+            assert self.request.vectorised is not None
+            return self.request.vectorised(k, self.seeds[0], self.temperature)
         method = self.request.shared if path == "fast" else self.request.wide
         assert method is not None
         noise = initial_noise(self.seeds, k, spec.shape, spec.uniform, self.first)
@@ -90,7 +91,8 @@ class SeededRequest:
                 f"the sampler returned {what} for K={k} and {spec.batch} observations: expected {spec.batch * k} chunks, a "
                 "tensor (B * K, T, D)"
             )
-        return candidates.reshape(spec.batch, k, *candidates.shape[1:]), (noise, *later)
+        noises = tuple(one.reshape(spec.batch, k, *one.shape[1:]).transpose(0, 1) for one in (noise, *later))
+        return candidates.reshape(spec.batch, k, *candidates.shape[1:]), noises
 
 
 @dataclass(eq=False)
@@ -167,7 +169,7 @@ class Engine:
         request = request.wrapped(partial(self._call_at, steps))
         with self.timer.round():
             round = self._next_round(request, k if adaptive is None else adaptive.least, steps)  # noise
-            trace = self._draw(round)  # path, draw, verify
+            trace = self._draw_marked(round)  # path, draw, verify
             if adaptive is not None:
                 trace, selection, seconds = self._draw_rest(round, trace, adaptive)
             else:
@@ -237,6 +239,27 @@ class Engine:
         return SeededRequest(number, seeds, request, self.temperature, context, k, steps)
 
     # ---- path, draw, verify
+
+    def _draw_marked(self, round: SeededRequest) -> DrawTrace:
+        try:
+            return self._draw(round)
+        except (KeystoneError, MemoryError, torch.cuda.OutOfMemoryError):
+            raise
+        except Exception as error:
+            error.keystone_drawing = True  # type: ignore[attr-defined]  # for `Engine.explanation`
+            raise
+
+    def explanation(self, problem: Exception, own: Callable[[], Any]) -> KeystoneError:
+        """That the adapter does not fit. Raises what the policy's own call raises, where the observation is at fault."""
+        with preserve_rng(), self.usage.bypass():
+            own()
+        kind = original_class(self.owner).__name__
+        return KeystoneError(
+            f"adapter {self.adapter.name} does not fit the code of this {kind}, which runs alone: "
+            f"{type(problem).__name__}: {str(problem).strip().splitlines()[0] if str(problem).strip() else 'no message'}. "
+            f"{self.adapter.project}'s code has changed since the adapter was tested (docs/policies.md, docs/upstream.md): use "
+            "k=1, or a version that was tested"
+        )
 
     def _draw(self, round: SeededRequest) -> DrawTrace:
         if self._is_verified(round):
@@ -344,13 +367,15 @@ class Engine:
     def _sample_and_compare(self, round: SeededRequest, path: str) -> tuple[DrawTrace, Finding]:
         trace = self._sample(round, path)
         spec, precision = round.request.noise, round.request.precision
-        dtype = trace.candidates.dtype if spec is None else spec.dtype
-        if precision is None and spec is not None:
-            modules = [module for module, _ in self.adapter.overrides(self.owner)]
+        dtype, device = (spec or trace.candidates).dtype, (spec or trace.candidates).device
+        if precision is None:
+            modules = [
+                part for module, _ in self.adapter.overrides(self.owner) for part in (module, *vars(module).values())
+            ]
             # Stricter on the fast path: rejecting it costs time, rejecting the plain path raises.
             encoders = self.adapter.encoder_modules(self.owner) if trace.path == "fast" else None
-            precision = coarsest_type(modules, dtype, spec.device, encoders)
-        how = Comparison(self.check == "all", precision or dtype, round.temperature > 0)
+            precision = coarsest_type(modules, dtype, device, encoders)
+        how = Comparison(self.check == "all", precision, round.temperature > 0)
         return trace, verify(round.request, trace, how, self.timer)
 
     def _conclude(self, finding: Finding, round: SeededRequest) -> None:
@@ -386,7 +411,7 @@ class Engine:
             agreed = agree(few, adaptive.limit)
             if agreed.all() or trace.candidates.shape[1] < round.k:  # memory is too small for more
                 return trace, few, seconds
-        trace = trace.followed_by(self._draw(replace(round, first=round.k, k=adaptive.most - round.k)))
+        trace = trace.followed_by(self._draw_marked(replace(round, first=round.k, k=adaptive.most - round.k)))
         selection, seconds = self._select(round, trace)
         return trace, selection if few is None else merge_rows(few, selection, agreed), seconds
 

@@ -97,8 +97,10 @@ class FixedNoise(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if func in NOISE_FUNCTIONS:
             self.drawn.append(tuple(result.shape))
-            given = self._noise[0] if self._noise and result.ndim else None
-            if given is not None and given.shape[1:] == result.shape[1:] and len(given) >= len(result):
+            given = self._noise[0] if self._noise else None
+            if given is not None and given.shape == result.shape:
+                return self._noise.pop(0).to(result).clone()
+            if given is not None and result.ndim and given.shape[1:] == result.shape[1:] and len(given) >= len(result):
                 rows, rest = given.tensor_split([len(result)])
                 self._noise[:1] = [rest] if len(rest) else []
                 return rows.to(result).clone()

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import logging
+import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,9 @@ class Hook:
 
     def _call(self, instance: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with _inside(instance) as attached:
-            return self._method(instance, own, *args, **kwargs) if attached else own(*args, **kwargs)
+            single = functools.partial(own, *args, **kwargs)
+            call = functools.partial(self._method, instance, own, *args, **kwargs)
+            return _explained(instance, call, single) if attached else single()
 
     def __set__(self, instance: Any, value: Any) -> None:
         vars(instance)[self._name] = value
@@ -96,14 +99,16 @@ class Hook:
 
 @contextlib.contextmanager
 def _inside(instance: Any) -> Iterator[bool]:
-    """Within this block the object is not detached from; False if it has been since its method was looked up."""
+    """Within this block the object is not detached from; False if it has been since its method was looked up, or if its own
+    methods are to run.
+    """
     engine: Engine | None = vars(instance).get("_keystone")
     if engine is None:
         yield False
         return
     engine.usage.enter()
     try:
-        yield vars(instance).get("_keystone") is engine
+        yield vars(instance).get("_keystone") is engine and not engine.usage.is_bypassed
     finally:
         engine.usage.leave()
 
@@ -115,12 +120,35 @@ def _guarded(name: str, method: Callable[..., Any], original: type) -> Callable[
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # a lock would break the graph
             return method(self, *args, **kwargs)
+        own = functools.partial(getattr(original, name), self, *args, **kwargs)
         with _inside(self) as attached:
-            if attached:
-                return method(self, *args, **kwargs)
-        return getattr(original, name)(self, *args, **kwargs)
+            return _explained(self, functools.partial(method, self, *args, **kwargs), own) if attached else own()
 
     return call
+
+
+def _explained(instance: Any, call: Callable[[], Any], own: Callable[[], Any]) -> Any:
+    """The result of an override's method, whose errors become words if the object's own method does not raise them.
+
+    Errors of selection, and of the object's own code with one candidate, stay as they are.
+    """
+    engine: Engine = instance._keystone
+    try:
+        return call()
+    except KeystoneError:
+        raise
+    except Exception as error:
+        # Outside of the engine: the override's parameters, or an attribute that it expects.
+        drawing = getattr(error, "keystone_drawing", False) or not _was_in_engine(error)
+        if engine.usage.depth > 1 or not drawing:
+            raise
+        problem = error
+    raise engine.explanation(problem, own) from problem
+
+
+def _was_in_engine(error: BaseException) -> bool:
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__") == "keystone_robotics.sample.engine" for frame, _ in frames)
 
 
 def put_on(module: Any, override: type[SamplerOverride], engine: Engine) -> None:

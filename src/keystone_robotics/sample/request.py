@@ -51,7 +51,9 @@ class SampleRequest:
         single: the policy's own method with its own arguments; draws its own noise.
         wide: the policy's own code on B * K rows of noise.
         shared: the same on a shared context, without copies of it; None if not available in this round.
-        noise: the initial noise; None if unknown (``site=``): the method is vectorised then.
+        noise: the initial noise; None if unknown (``site=``).
+        vectorised: instead of ``wide`` and ``noise``: K, a seed and the temperature to candidates (B, K, T, D) and the noise
+            (K, ...) of each draw.
         delay: steps of the chunk that will have been executed when it arrives (real-time chunking).
         guided: guided by the previous chunk, with or without delay.
         stochastic: the sampler draws noise at every step; it is seeded too.
@@ -64,6 +66,7 @@ class SampleRequest:
     wide: SampleFn | None = None
     shared: SampleFn | None = None
     noise: NoiseSpec | None = None
+    vectorised: Callable[[int, int, float], tuple[Tensor, tuple[Tensor, ...]]] | None = None
     delay: int = 0
     guided: bool = False
     stochastic: bool = False

@@ -24,7 +24,12 @@ class Usage:
     @property
     def is_inside(self) -> bool:
         """Whether this thread is inside."""
-        return getattr(self._thread, "depth", 0) > 0
+        return self.depth > 0
+
+    @property
+    def depth(self) -> int:
+        """How many overridden methods this thread is inside of."""
+        return getattr(self._thread, "depth", 0)
 
     def enter(self) -> None:
         """Called at the begin of an overridden method; waits only where this thread is not inside already."""
@@ -32,7 +37,7 @@ class Usage:
             with self._condition:
                 self._condition.wait_for(lambda: not self._closed)
                 self._inside += 1
-        self._thread.depth = getattr(self._thread, "depth", 0) + 1
+        self._thread.depth = self.depth + 1
 
     def leave(self) -> None:
         """Called at its end."""
@@ -44,6 +49,20 @@ class Usage:
             later = vars(self._thread).pop("later", None)
             if later is not None:
                 later()
+
+    @property
+    def is_bypassed(self) -> bool:
+        """Whether this thread runs the policy's own methods, see `bypass`."""
+        return getattr(self._thread, "bypassed", False)
+
+    @contextlib.contextmanager
+    def bypass(self) -> Iterator[None]:
+        """Within this block and thread the policy's own methods run, as if it were not attached."""
+        before, self._thread.bypassed = self.is_bypassed, True
+        try:
+            yield
+        finally:
+            self._thread.bypassed = before
 
     def when_outside(self, function: Callable[[], None]) -> None:
         """Call a function when this thread has left; it is inside."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from keystone_robotics.sample.adapter import Adapter
+from keystone_robotics.sample.families.cogact.upstream import CogACTAdapter
 from keystone_robotics.sample.families.diffusion.lerobot import DiffusionAdapter
+from keystone_robotics.sample.families.diffusion.upstream import OwnDiffusionAdapter
 from keystone_robotics.sample.families.encode_sample import EncodeSampleAdapter
 from keystone_robotics.sample.families.evo1.lerobot import Evo1Adapter
 from keystone_robotics.sample.families.fastwam.lerobot import FastWAMAdapter
@@ -49,6 +51,8 @@ ADAPTERS: dict[str, Adapter] = {
         StarVLAAdapter(),
         OwnXVLAAdapter(),
         OwnFastWAMAdapter(),
+        OwnDiffusionAdapter(),
+        CogACTAdapter(),
         EncodeSampleAdapter(),
     )
 }

@@ -55,7 +55,8 @@ def denoise(shared: Shared, tokens: Tensor, condition: Tensor | None) -> Tensor:
     Args:
         shared: from `prepare`.
         tokens: (B * K, S, E) suffixes of all candidates.
-        condition: (B, C) embedded time for the adaptive norms of π0.5, one for all candidates of an observation.
+        condition: embedded time for the adaptive norms of π0.5: (B, C), one for all candidates of an observation, or
+            (B, K * S, C), one for each token.
     """
     first = shared.contexts[0].keys
     hidden = tokens.reshape(first.shape[0], -1, tokens.shape[-1]).to(first.dtype)

@@ -22,7 +22,9 @@ class PiStep(SamplerOverride):
     def _velocity(self, suffix: tuple[Any, ...], prefix_pad_masks: Tensor, past_key_values: Any, steps: int) -> Tensor:
         """The velocity (B * K, T, D) of suffixes as `embed_suffix` returns them, the last ``steps`` tokens of each."""
         tokens, padding, blocks, condition = suffix
-        if condition is not None:  # embedded time, equal for all candidates of a row
+        if condition is not None and condition.ndim == 3:  # a time for each token: real-time chunking, mode "trained"
+            condition = condition.reshape(prefix_pad_masks.shape[0], -1, condition.shape[-1])
+        elif condition is not None:  # embedded time, equal for all candidates of a row
             condition = condition[:: tokens.shape[0] // prefix_pad_masks.shape[0]]
         # A sampler that is compiled as a whole takes the plain path; reading the context variable would break its graph.
         if not torch.compiler.is_compiling() and is_sharing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 
 import torch
@@ -29,12 +30,13 @@ class VLAJEPAOverride(SamplerOverride):
             buckets = [int(step / steps * settings.action_num_timestep_buckets) for step in range(steps)]
             tokens = conditioning_tokens if shared else widen(conditioning_tokens, k)
             wide_state, actions = widen(state, k), noise
+            # Until LeRobot 0.6.1 it takes the context, but does not use it.
+            unused = [tokens] if "conditioning_tokens" in inspect.signature(self._build_inputs).parameters else []
             if shared:
                 network = SharedDiT(as_groot_dit(self.model), tokens, torch.tensor(buckets, device=noise.device))
             for step, bucket in enumerate(buckets):
                 times = torch.full(noise.shape[:1], bucket, device=noise.device, dtype=torch.long)
-                # It takes the context but does not use it.
-                own = self._build_inputs(tokens, actions, wide_state, times)
+                own = self._build_inputs(*unused, actions, wide_state, times)
                 if shared:
                     hidden = network(own, step)
                 else:
