@@ -127,7 +127,8 @@ def _loop_in_steps(head: Any, ddim: bool, steps: int) -> Callable[..., Tensor]:
             f"steps={steps}: the policy samples with DDPM, in all its steps; sample with DDIM (use_ddim)"
         )
     with head._keystone.stepping:
-        return _create_ddim(head, steps).ddim_sample_loop  # type: ignore[no-any-return]
+        loop: Callable[..., Tensor] = _create_ddim(head, steps).ddim_sample_loop
+        return loop
 
 
 def _create_ddim(head: Any, steps: int) -> Any:
