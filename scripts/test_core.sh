@@ -33,7 +33,7 @@ for version in ${PYTHONS:-3.10 3.11 3.12 3.13}; do
   "$env/bin/python" scripts/core_examples.py
   echo "== Python $version: the tests of the core, with the tools they need"
   .venv/bin/uv pip install --quiet --python "$env/bin/python" --constraint constraints.txt pytest hypothesis scipy numba
-  "$env/bin/python" -m pytest -q -p no:cacheprovider tests/select tests/sample/test_attach_edges.py
+  "$env/bin/python" -m pytest -q -p no:cacheprovider tests/select tests/sample/test_attach_edges.py tests/sample/test_site.py
   ran=$((ran + 1))
 done
 [[ $ran -gt 0 ]] || { echo "none of Python 3.10 to 3.13 was found (pyenv install 3.10 …)" >&2; exit 1; }

@@ -249,17 +249,22 @@ class Engine:
             error.keystone_drawing = True  # type: ignore[attr-defined]  # for `Engine.explanation`
             raise
 
-    def explanation(self, problem: Exception, own: Callable[[], Any]) -> KeystoneError:
-        """That the adapter does not fit. Raises what the policy's own call raises, where the observation is at fault."""
-        with preserve_rng(), self.usage.bypass():
-            own()
+    def explanation(self, problem: Exception, own: Callable[[], Any]) -> Exception:
+        """That the adapter does not fit; or the problem itself, if the policy's own call raises too (a wrong observation)."""
+        try:
+            with preserve_rng(), self.usage.bypass():
+                own()
+        except Exception:
+            return problem
         kind = original_class(self.owner).__name__
-        return KeystoneError(
+        explained = KeystoneError(
             f"adapter {self.adapter.name} does not fit the code of this {kind}, which runs alone: "
             f"{type(problem).__name__}: {str(problem).strip().splitlines()[0] if str(problem).strip() else 'no message'}. "
             f"{self.adapter.project}'s code has changed since the adapter was tested (docs/policies.md, docs/upstream.md): use "
             "k=1, or a version that was tested"
         )
+        explained.__cause__ = problem
+        return explained
 
     def _draw(self, round: SeededRequest) -> DrawTrace:
         if self._is_verified(round):

@@ -143,7 +143,7 @@ def _explained(instance: Any, call: Callable[[], Any], own: Callable[[], Any]) -
         if engine.usage.depth > 1 or not drawing:
             raise
         problem = error
-    raise engine.explanation(problem, own) from problem
+    raise engine.explanation(problem, own)
 
 
 def _was_in_engine(error: BaseException) -> bool:
@@ -166,7 +166,8 @@ def put_on(module: Any, override: type[SamplerOverride], engine: Engine) -> None
         )
     original = type(module)
     try:
-        module.__class__ = combined = _combined(override, original)
+        combined = _combined(override, original)
+        object.__setattr__(module, "__class__", combined)  # not the object's own: a frozen dataclass refuses
     except TypeError as error:
         raise KeystoneError(f"the class of a {original.__name__} cannot be changed: {error}") from error
     vars(module)["_keystone"] = engine
@@ -181,7 +182,7 @@ def take_off(engine: Engine) -> None:
                 f"something changed the class of a {combined.__name__} after KeyStone was attached: undo that, then detach"
             )
     for module, original, _ in reversed(engine.overridden):
-        module.__class__ = original
+        object.__setattr__(module, "__class__", original)
         vars(module).pop("_keystone", None)
     engine.overridden.clear()
     vars(engine.owner).pop("_keystone", None)

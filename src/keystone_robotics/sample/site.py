@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.kit.jax_arrays import candidate_keys, coarsest_type_of, is_random_key, to_torch
 from keystone_robotics.sample.noise import preserve_rng
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import SampleRequest
@@ -266,15 +268,71 @@ def _outline(leaves: list[Any], structure: Any) -> str:
     return f"a {type(value).__name__}"
 
 
+@dataclass
+class JaxSiteCall(SiteCall):
+    """One call of a method in JAX, vectorised with ``jax.vmap`` over the random key among its arguments.
+
+    Attributes:
+        key: of the caller; candidates have keys of their own.
+        with_key: the method as a function of the key.
+    """
+
+    key: Any = None
+    with_key: Callable[[Any], Any] = field(default=lambda key: key)
+    keys: Any = None
+
+    def _vectorised(self, k: int, seed: int, temperature: float, before: ObjectState | None) -> Outputs:
+        if temperature != 1.0:
+            raise KeystoneError(
+                f"temperature={temperature}: a method in JAX draws its noise itself; leave temperature out"
+            )
+        self.keys = candidate_keys(self.key, seed, k)
+        leaves, structure = tree_flatten(sys.modules["jax"].vmap(self.with_key)(self.keys))
+        # A single call is given the number of its candidate as noise.
+        return Outputs(
+            [to_torch(leaf) for leaf in leaves],
+            structure,
+            [True] * len(leaves),
+            False,
+            (torch.arange(k)[:, None],),
+            set(),
+        )
+
+    def single(self) -> Any:
+        if self.keys is None:  # the policy's own code
+            return self.method()
+        return self.with_key(self.keys[int(torch.randn(1))])
+
+    def chunk(self, value: Any) -> Tensor:
+        leaves, structure = tree_flatten(value)
+        return super().chunk(tree_unflatten([to_torch(leaf) for leaf in leaves], structure))
+
+    def restore(self, chunk: Tensor) -> Any:
+        leaves, structure = tree_flatten(super().restore(chunk))
+        return tree_unflatten([sys.modules["jax"].numpy.asarray(leaf.numpy()) for leaf in leaves], structure)
+
+
 @functools.cache
 def _override_method(method: str) -> type[SamplerOverride]:
     """A class that overrides one method by name."""
 
     def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
         engine = self._keystone
-        original = functools.partial(getattr(super(override, self), method), *args, **kwargs)
+        own = getattr(super(override, self), method)
+        original, precision = functools.partial(own, *args, **kwargs), None
+        keys = [value for value in (*args, *kwargs.values()) if is_random_key(value)]
         call = SiteCall(engine.adapter, engine.owner, original, check=not engine.verified)
-        request = SampleRequest(single=call.single, vectorised=call.draw, chunk=call.chunk, restore=call.restore)
+        if keys:
+
+            def with_key(key: Any) -> Any:
+                given = [key if value is keys[0] else value for value in args]
+                return own(*given, **{name: key if value is keys[0] else value for name, value in kwargs.items()})
+
+            call = JaxSiteCall(engine.adapter, engine.owner, original, check=False, key=keys[0], with_key=with_key)
+            precision = None if engine.verified else coarsest_type_of(with_key, keys[0])
+        request = SampleRequest(
+            single=call.single, vectorised=call.draw, chunk=call.chunk, restore=call.restore, precision=precision
+        )
         return engine.run(request)
 
     sample.__name__ = method

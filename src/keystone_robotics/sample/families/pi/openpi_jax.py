@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from keystone_robotics.sample.families.pi.openpi_policy import OpenPiFamily, is_policy
+from keystone_robotics.sample.kit.jax_arrays import coarsest_type_of, to_torch
 from keystone_robotics.sample.override import Hook, SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
@@ -28,7 +27,7 @@ def _sample(
     if noise is not None:  # the caller's own noise: nothing to select from
         return own(rng, observation, noise=noise, **options)
     if engine.untouched:
-        return engine.run_single(partial(own, rng, observation, **options), _to_torch)
+        return engine.run_single(partial(own, rng, observation, **options), to_torch)
     jax = sys.modules["jax"]
     batch, shape = observation.state.shape[0], (policy._model.action_horizon, policy._model.action_dim)
 
@@ -44,7 +43,7 @@ def _sample(
         # context is encoded once.
         wide = noise.reshape(batch, k, *shape).transpose(0, 1)
         try:
-            candidates = _to_torch(jax.vmap(with_noise)(jax.numpy.asarray(wide.numpy())))
+            candidates = to_torch(jax.vmap(with_noise)(jax.numpy.asarray(wide.numpy())))
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -54,30 +53,13 @@ def _sample(
     return engine.run(
         SampleRequest(
             single=single,
-            chunk=_to_torch,
+            chunk=to_torch,
             restore=lambda chunk: jax.numpy.asarray(chunk.numpy()),
             wide=draw,
             noise=NoiseSpec(batch=batch, shape=shape, device="cpu"),
-            precision=None if engine.verified else _precision(with_noise, (batch, *shape)),
+            precision=None if engine.verified else coarsest_type_of(with_noise, jax.numpy.zeros((batch, *shape))),
         )
     )
-
-
-def _to_torch(array: Any) -> Tensor:
-    """A copy on the host; bfloat16, which numpy lacks, as float32."""
-    host = np.array(array)
-    return torch.from_numpy(host.astype(np.float32) if host.dtype.name == "bfloat16" else host)
-
-
-def _precision(sample: Callable[[Any], Any], shape: tuple[int, ...]) -> torch.dtype:
-    """The coarsest dtype in which a sampler computes: in its own code, or in the device's matrix products."""
-    jax = sys.modules["jax"]
-    program = str(jax.make_jaxpr(sample)(jax.numpy.zeros(shape)))
-    types = {"bf16": torch.bfloat16, "f16": torch.float16}
-    found = {types[name] for name in re.findall(r"\b(bf16|f16)\[", program)}
-    # By default JAX multiplies float32 as TF32 on GPUs (as many mantissa bits as float16) and as bfloat16 on TPUs.
-    found.add({"cpu": torch.float32, "tpu": torch.bfloat16}.get(jax.default_backend(), torch.float16))
-    return max(found, key=lambda kind: torch.finfo(kind).eps)
 
 
 def _weights(model: Any) -> list[list[Any]]:
