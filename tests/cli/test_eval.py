@@ -237,7 +237,12 @@ def test_ctrl_c_says_how_to_go_on(config, tmp_path):
     flags = ["--episodes", "400", "--shard", "2", "--max-steps", "60", "--workers", "2", "--out", tmp_path / "run"]
     command = [KEYSTONE, "eval", config, *flags]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     ) as process:
         until = time.monotonic() + 300
         while time.monotonic() < until and not stored(tmp_path / "run"):
@@ -299,12 +304,6 @@ def test_an_environment_that_aborts_does_not_end_the_command(toy_run, capsys, tm
     assert toy_run(["aborts"], workers=None) == 0
     assert "1 of 4 episodes ended with an error" in capsys.readouterr().out
     assert [row.episode for row in table(tmp_path / "run") if row.error] == [1]
-
-
-def test_arms_without_an_option_of_their_own(capsys):
-    """`--tasks a b` takes several, so that `--arm a b` is what one tries first."""
-    assert main(["eval", "--arm", "first", "keystone:k=4"]) == 2
-    assert "every arm takes an --arm of its own, as in --arm keystone:k=4" in capsys.readouterr().err
 
 
 def test_less_asked_for_is_less_summed_up(config, tmp_path):

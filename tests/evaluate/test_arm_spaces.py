@@ -32,9 +32,9 @@ def test_the_executed_steps_or_the_whole_chunk(tmp_path):
         assert selection.median_distance.item() == lower_median(candidates, steps)
 
 
-def test_whoever_calls_the_policy_may_execute_fewer_steps_or_more(tmp_path):
+def test_whoever_calls_the_policy_may_execute_fewer_steps_or_more_up_to_the_chunk(tmp_path):
     policy = load_agent(str(save_random_flow(tmp_path, action_dim=3))).policy
-    for given, steps in ((2, 2), (5, 5), (30, 6)):  # the policy itself would execute three, of six
+    for given, steps in ((2, 2), (5, 5)):  # the policy itself would execute three, of six
         handle = keystone.attach(policy, k=8, rule="medoid", execute=given, seed=1)
         chosen = []
         handle.subscribe(chosen.append)
@@ -42,6 +42,9 @@ def test_whoever_calls_the_policy_may_execute_fewer_steps_or_more(tmp_path):
         expected = lower_median(chosen[0].candidates[0].numpy(), steps)
         assert handle.last.median_distance.item() == pytest.approx(expected, rel=1e-6)
         keystone.detach(policy)
+    keystone.attach(policy, k=8, execute=30)
+    with pytest.raises(keystone.KeystoneError, match="execute=30: the policy's chunks have 6 steps"):
+        policy.sample(policy.encode(torch.zeros(1, 3)), torch.randn(1, 6, 3))
 
 
 def test_a_gripper_is_open_or_closed(tmp_path):

@@ -262,8 +262,8 @@ def test_a_malformed_variable_ends_every_command_with_one_line(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--policy.keystone.k=lots"], 'KeyStone: --policy.keystone.k=lots: expected a whole number, or "auto"'),
-        (["--policy.keystone.k", "lots"], '--policy.keystone.k=lots: expected a whole number, or "auto"'),
+        (["--policy.keystone.k=lots"], 'KeyStone: --policy.keystone.k=lots: expected a whole number, "auto"'),
+        (["--policy.keystone.k", "lots"], '--policy.keystone.k=lots: expected a whole number, "auto"'),
         (["--policy.keystone.rule=mediod"], "did you mean 'medoid'?"),
         (["--policy.keystone.spec=core-maen:k=4"], "did you mean 'core-mean'?"),
         (["--policy.keystone.kk=4"], "--policy.keystone.kk: there is no such option: did you mean 'k'?"),

@@ -343,7 +343,7 @@ def test_jax_out_of_memory_halves_k(caplog):
 def test_other_errors_of_jax_are_not_taken_for_lack_of_memory():
     policy = Policy(JaxModel())
 
-    def broken(rng, observation, *, noise):
+    def broken(rng, observation, *, noise=None):
         raise RuntimeError("INTERNAL: something else")
 
     policy._sample_actions = broken

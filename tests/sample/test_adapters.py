@@ -82,8 +82,10 @@ class Recorder:
     def __init__(self) -> None:
         self.noises: list[tuple[Tensor, int, bool]] = []
 
-    def __call__(self, seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
-        noise = initial_noise(seeds, k, shape, uniform)
+    def __call__(
+        self, seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False, first: int = 0
+    ) -> Tensor:
+        noise = initial_noise(seeds, k, shape, uniform, first)
         self.noises.append((noise.clone(), k, uniform))
         return noise
 
@@ -545,8 +547,8 @@ def test_choice_ignores_padding_and_steps_that_are_not_executed(name: str, polic
 
 @named(NAMES)
 def test_check_notices_equal_noise(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def equal(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
-        return widen(initial_noise(seeds, 1, shape, uniform), k).clone()
+    def equal(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False, first: int = 0) -> Tensor:
+        return widen(initial_noise(seeds, 1, shape, uniform, first), k).clone()
 
     monkeypatch.setattr(engine_module, "initial_noise", equal)
     handle = keystone.attach(policy, k=4, seed=0)

@@ -24,8 +24,8 @@ def recorded_noise() -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     later: list[Tensor] = []
 
     def recorder(noises: list[Tensor]) -> Callable[..., Tensor]:
-        def record(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False) -> Tensor:
-            noise = initial_noise(seeds, k, shape, uniform)
+        def record(seeds: Sequence[int], k: int, shape: Sequence[int], uniform: bool = False, first: int = 0) -> Tensor:
+            noise = initial_noise(seeds, k, shape, uniform, first)
             noises.append(noise.clone())
             return noise
 

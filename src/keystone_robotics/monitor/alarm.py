@@ -79,7 +79,7 @@ class Alarm:
     >>> for scale in (0.1, 0.1, 10.0):
     ...     chunk = policy.act(torch.tensor(scale))
     >>> list(alarm.active.values())
-    ['round 2: dispersion 0.61 > 0.40']
+    ['round 2: dispersion 0.57 > 0.40']
     """
 
     def __init__(self, calibration: Calibration) -> None:
