@@ -17,6 +17,7 @@ EXTRAS = {
     ),
     **dict.fromkeys(("PIL", "matplotlib"), "plot"),
     "ray": "ray",
+    **dict.fromkeys(("grpc", "msgpack", "websockets", "zmq"), "serve"),
     "vla_eval": "vla-eval",
 }
 
@@ -29,6 +30,7 @@ COMMANDS = {
     "report": "keystone_robotics.cli.report:run",
     "profile": "keystone_robotics.cli.profile:run",
     "monitor": "keystone_robotics.cli.monitor:run",
+    "serve": "keystone_robotics.cli.serve:run",
     "recipes": "keystone_robotics.cli.recipes:run",
     "vla-eval": "keystone_robotics.cli.vla_eval:run",
 }

@@ -27,7 +27,7 @@ def find_benchmark(name: str) -> Benchmark:
     if name.startswith(LEROBOT):
         return LeRobotBenchmark(name)
     if is_reference(name):
-        return make_named(name, Benchmark)  # type: ignore[type-abstract]
+        return make_named(name, Benchmark)
     if name not in BENCHMARKS:
         known = [*BENCHMARKS, f"{LEROBOT}TYPE", "package.module:Name"]
         raise KeystoneError(f"unknown environment {name!r}: {nearest_name(name, known)}")

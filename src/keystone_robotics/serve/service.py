@@ -1,0 +1,169 @@
+"""What all protocols share: clients and their episodes, the way to the model, tokens, limits, state of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import itertools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keystone_robotics import __version__
+from keystone_robotics.serve.messages import Ask, Refused, Reply, take_options
+from keystone_robotics.serve.metrics import Metrics
+from keystone_robotics.serve.model import Model
+
+log = logging.getLogger("keystone.serve")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Limits of what clients may do to the server.
+
+    Attributes:
+        token: that they must send; None if none is needed.
+        max_connections: at a time; further ones are refused.
+        max_message: bytes.
+        read_timeout: seconds in which a handshake, or a message that has begun in parts, must be complete.
+        idle_timeout: seconds without a message after which a connection is closed.
+    """
+
+    token: str | None = None
+    max_connections: int = 64
+    max_message: int = 64_000_000
+    read_timeout: float = 10.0
+    idle_timeout: float = 600.0
+
+    def admits(self, given: str | None) -> bool:
+        """Whether a client sent the token. Takes the same time for every wrong one.
+
+        >>> Guard(token="0123456789abcdef").admits("0123456789abcdef"), Guard(token="0123").admits(None), Guard().admits(None)
+        (True, False, True)
+        """
+        if self.token is None:
+            return True
+        return hmac.compare_digest((given or "").encode(errors="surrogateescape"), self.token.encode())
+
+    def admits_header(self, authorization: str | None) -> bool:
+        """The same of an ``Authorization`` header: ``Api-Key TOKEN``, as openpi's client sends it, or ``Bearer TOKEN``."""
+        scheme, _, token = (authorization or "").partition(" ")
+        return self.admits(token.strip() if scheme.lower() in ("api-key", "bearer") else None)
+
+
+@dataclass(eq=False)
+class Client:
+    """One connection.
+
+    Attributes:
+        name: of the connection, which is also its robot unless the client names an episode.
+    """
+
+    name: str
+
+
+class Service:
+    """Between the protocols, which run in one event loop, and the model, which has a thread of its own.
+
+    Attributes:
+        model: that answers.
+        guard: limits.
+        metrics: counters.
+        metadata: sent to clients that ask who answers.
+        draining: the server is about to end: no new connections, no new requests.
+    """
+
+    def __init__(self, model: Model, guard: Guard = Guard(), metrics: Metrics | None = None) -> None:  # noqa: B008
+        self.model, self.guard = model, guard
+        self.metrics = metrics or Metrics()
+        self.draining = False
+        self.connections = 0
+        self._numbers = itertools.count(1)
+        spec = model.handle.spec
+        self.metadata: dict[str, Any] = {
+            "keystone": {
+                "version": __version__,
+                "policy": model.served.name,
+                "rule": spec.bind().name,
+                "k": model.handle.k,
+            }
+        }
+        own = getattr(model.served.policy, "metadata", None)
+        if isinstance(own, Mapping):
+            self.metadata = {**own, **self.metadata}
+
+    # ---- connections
+
+    @contextlib.contextmanager
+    def connected(self, protocol: str) -> Any:
+        """A client for the time of its connection.
+
+        Raises:
+            Refused: if there are too many, or the server is about to end.
+        """
+        if (refusal := self.refuse_connection()) is not None:
+            raise refusal
+        client = Client(f"{protocol}-{next(self._numbers)}")
+        self.connections += 1
+        self.metrics.connections.set(self.connections)
+        try:
+            yield client
+        finally:
+            self.connections -= 1
+            self.metrics.connections.set(self.connections)
+            self.model.forget(client.name)
+
+    def refuse_connection(self) -> Refused | None:
+        """Why there is no room for another client; None if there is."""
+        if self.draining:
+            return Refused("draining", "the server is shutting down")
+        if self.connections >= self.guard.max_connections:
+            return Refused("full", f"{self.guard.max_connections} clients are connected already (--max-connections)")
+        return None
+
+    # ---- requests
+
+    async def act(self, client: Client, observation: dict[str, Any], **more: Any) -> Reply:
+        """The reply to an observation, with KeyStone's keys in it or in ``more`` (arguments of `Ask`).
+
+        Raises:
+            Refused: in words, if there is none.
+        """
+        try:
+            options = {**take_options(observation), **more}
+            robot = options.pop("episode", None) or client.name
+            return await self._reply(Ask(robot, observation, **options))
+        except Refused as refusal:
+            self.metrics.refused.labels(refusal.reason).inc()
+            log.info(
+                "refused", extra={"fields": {"client": client.name, "reason": refusal.reason, "text": str(refusal)}}
+            )
+            raise
+
+    async def _reply(self, ask: Ask) -> Reply:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Reply | Refused] = loop.create_future()
+
+        def settle(outcome: Reply | Refused) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        def done(outcome: Reply | Refused) -> None:  # in the model's thread
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(settle, outcome)
+
+        withdraw = self.model.submit(ask, done)
+        try:
+            outcome = await future
+        except asyncio.CancelledError:  # the client is gone
+            withdraw()
+            raise
+        if isinstance(outcome, Refused):
+            raise outcome
+        return outcome
+
+    def reset(self, client: Client, message: dict[str, Any]) -> None:
+        """Begin a new episode of the client, or of the one that it names."""
+        self.model.reset(take_options(message).get("episode") or client.name)
