@@ -283,6 +283,7 @@ def test_draining_answers_what_waits_and_refuses_the_rest():
         )
         asking.start()
         assert agent.begun.wait(10)
+        wait_until(lambda: model.waiting == 1)
         stopping = threading.Thread(target=lambda: model.stop(20))
         stopping.start()
         wait_until(lambda: model._ending)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.network import refuse_busy_port, refuse_open_address
@@ -41,8 +42,16 @@ def parse_protocols(text: str, port: int | None = None) -> dict[str, int]:
     return found
 
 
-def make_tls(cert: str | Path | None, key: str | Path | None) -> ssl.SSLContext | None:
-    """A context from a certificate and its key; None without them."""
+class Tls(NamedTuple):
+    """A certificate and its key, as WebSockets and as gRPC take them."""
+
+    context: ssl.SSLContext
+    cert: bytes
+    key: bytes
+
+
+def make_tls(cert: Path | None, key: Path | None) -> Tls | None:
+    """From a certificate and its key (PEM files); None without them."""
     if (cert is None) != (key is None):
         raise KeystoneError("TLS needs both --tls-cert and --tls-key")
     if cert is None or key is None:
@@ -50,14 +59,12 @@ def make_tls(cert: str | Path | None, key: str | Path | None) -> ssl.SSLContext 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(cert, key)
+        return Tls(context, cert.read_bytes(), key.read_bytes())
     except (OSError, ssl.SSLError) as error:
         raise KeystoneError(f"the certificate {cert} cannot be used with the key {key}: {error}") from None
-    return context
 
 
-def check_address(
-    host: str, ports: Mapping[str, int], token: str | None, insecure: bool, tls: ssl.SSLContext | None
-) -> None:
+def check_address(host: str, ports: Mapping[str, int], token: str | None, insecure: bool, tls: Tls | None) -> None:
     """Refuse what would serve strangers, or nobody, before anything is loaded."""
     refuse_open_address(host, token is not None, insecure)
     if tls is not None and "groot" in ports:

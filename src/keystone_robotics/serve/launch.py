@@ -6,8 +6,8 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.logs import log_to_stderr
 from keystone_robotics.serve.metrics import Metrics
 from keystone_robotics.serve.model import Limits, Model
@@ -27,7 +27,7 @@ class Launch:
     guard: Guard
     host: str
     ports: Mapping[str, int]
-    tls: Any = None
+    tls: Tls | None = None
     metrics_port: int | None = None
     rename: Mapping[str, str] | None = None
     device: str | None = None

@@ -90,6 +90,9 @@ class Limits:
 class Model:
     """Loads nothing and listens to nothing: it attaches to a policy, warms it up, and answers what is submitted.
 
+    Attributes:
+        horizon: steps of a chunk; None before the warm-up, or if only the policy knows.
+
     Args:
         served: the policy.
         spec: how candidates are drawn and one is selected; its K is the most that a robot gets.
@@ -118,6 +121,7 @@ class Model:
         self._ready = threading.Condition()
         self._ending = False
         self._busy = False
+        self.horizon: int | None = None
         self._thread: threading.Thread | None = None
         self.latency = LatencyTable()
         self.scheduler = self._make_scheduler()
@@ -155,7 +159,8 @@ class Model:
         with self.handle.rehearsal(*self.handle.engine.listeners.find(AutoK)):
             for seed in (0, 1):  # K = "auto" is known after the second
                 with self.handle.seeded([seed]):
-                    self.served.infer([row])
+                    (answer,) = self.served.infer([row])
+            self.horizon = None if answer.actions is None else len(answer.actions)
             self.scheduler = self._make_scheduler()  # K may have been found just now
             sizes = [1]
             while sizes[-1] < self.scheduler.max_batch:

@@ -142,9 +142,10 @@ class ServedMessages(Served):
 def _own_call(name: str, policy: Any) -> Callable[[dict[str, Any]], Any]:
     if callable(getattr(policy, "infer", None)):
         return lambda message: policy.infer(message)
-    for method in ("get_action", "predict_action"):
-        if callable(getattr(policy, method, None)):
-            return lambda message, method=method: getattr(policy, method)(**message)  # type: ignore[misc]
+    if callable(getattr(policy, "get_action", None)):  # N1.5 takes the observation alone
+        return lambda message: policy.get_action(**message) if "observation" in message else policy.get_action(message)
+    if callable(getattr(policy, "predict_action", None)):
+        return lambda message: policy.predict_action(**message)
     raise KeystoneError(
         f"{name} gives a {type(policy).__name__}: expected an Agent, or a policy with infer, get_action or predict_action"
     )

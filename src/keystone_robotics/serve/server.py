@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.service import Service
 
 log = logging.getLogger("keystone.serve")
@@ -31,7 +32,7 @@ class Listener(Protocol):
 
 
 async def open_ports(
-    service: Service, host: str, ports: Mapping[str, int], tls: Any = None, metrics_port: int | None = None
+    service: Service, host: str, ports: Mapping[str, int], tls: Tls | None = None, metrics_port: int | None = None
 ) -> dict[str, Listener]:
     """Listen; returns what is open, by protocol, and "metrics" for a port of its own."""
     listeners: dict[str, Listener] = {}
@@ -65,7 +66,7 @@ async def serve(
     service: Service,
     host: str,
     ports: Mapping[str, int],
-    tls: Any = None,
+    tls: Tls | None = None,
     metrics_port: int | None = None,
     on_ready: Callable[[dict[str, int]], None] = lambda ports: None,
     stop: asyncio.Event | None = None,

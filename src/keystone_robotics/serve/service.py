@@ -7,11 +7,12 @@ import contextlib
 import hmac
 import itertools
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from keystone_robotics import __version__
+from keystone_robotics.sample.noise import derive_seed
 from keystone_robotics.serve.messages import Ask, Refused, Reply, take_options
 from keystone_robotics.serve.metrics import Metrics
 from keystone_robotics.serve.model import Model
@@ -27,6 +28,7 @@ class Guard:
         token: that they must send; None if none is needed.
         max_connections: at a time; further ones are refused.
         max_message: bytes.
+        max_rows: robots in one message.
         read_timeout: seconds in which a handshake, or a message that has begun in parts, must be complete.
         idle_timeout: seconds without a message after which a connection is closed.
     """
@@ -34,6 +36,7 @@ class Guard:
     token: str | None = None
     max_connections: int = 64
     max_message: int = 64_000_000
+    max_rows: int = 64
     read_timeout: float = 10.0
     idle_timeout: float = 600.0
 
@@ -59,9 +62,11 @@ class Client:
 
     Attributes:
         name: of the connection, which is also its robot unless the client names an episode.
+        robots: that end with the connection.
     """
 
     name: str
+    robots: set[str] = field(default_factory=set)
 
 
 class Service:
@@ -103,17 +108,30 @@ class Service:
         Raises:
             Refused: if there are too many, or the server is about to end.
         """
-        if (refusal := self.refuse_connection()) is not None:
-            raise refusal
-        client = Client(f"{protocol}-{next(self._numbers)}")
-        self.connections += 1
-        self.metrics.connections.set(self.connections)
+        client = self.enter(protocol)
         try:
             yield client
         finally:
-            self.connections -= 1
-            self.metrics.connections.set(self.connections)
-            self.model.forget(client.name)
+            self.leave(client)
+
+    def enter(self, protocol: str) -> Client:
+        """A client has come; to be ended with `leave`.
+
+        Raises:
+            Refused: if there are too many, or the server is about to end.
+        """
+        if (refusal := self.refuse_connection()) is not None:
+            raise refusal
+        self.connections += 1
+        self.metrics.connections.set(self.connections)
+        return Client(f"{protocol}-{next(self._numbers)}")
+
+    def leave(self, client: Client) -> None:
+        """A client has gone: robots that have no name of their own are forgotten."""
+        self.connections -= 1
+        self.metrics.connections.set(self.connections)
+        for robot in client.robots:
+            self.model.forget(robot)
 
     def refuse_connection(self) -> Refused | None:
         """Why there is no room for another client; None if there is."""
@@ -125,15 +143,24 @@ class Service:
 
     # ---- requests
 
-    async def act(self, client: Client, observation: dict[str, Any], **more: Any) -> Reply:
-        """The reply to an observation, with KeyStone's keys in it or in ``more`` (arguments of `Ask`).
+    async def act(self, client: Client, observation: dict[str, Any], row: int | None = None, **more: Any) -> Reply:
+        """The reply to an observation, with KeyStone's keys in it or in ``more`` (arguments of `Ask`, and ``episode``).
+
+        Args:
+            client: who asks.
+            observation: of one robot.
+            row: of a message with several robots.
+            **more: options of the request.
 
         Raises:
             Refused: in words, if there is none.
         """
         try:
             options = {**take_options(observation), **more}
-            robot = options.pop("episode", None) or client.name
+            episode = options.pop("episode", None)
+            robot = (episode or client.name) + ("" if row is None else f"/{row}")
+            if episode is None:
+                client.robots.add(robot)
             return await self._reply(Ask(robot, observation, **options))
         except Refused as refusal:
             self.metrics.refused.labels(refusal.reason).inc()
@@ -141,6 +168,32 @@ class Service:
                 "refused", extra={"fields": {"client": client.name, "reason": refusal.reason, "text": str(refusal)}}
             )
             raise
+
+    async def act_for_all(
+        self, client: Client, observations: Sequence[dict[str, Any]], tasks: Sequence[str], **options: Any
+    ) -> list[Reply]:
+        """The replies to a message with several robots, in one round if they fit.
+
+        Raises:
+            Refused: if one of them is.
+        """
+        if not 1 <= len(observations) <= self.guard.max_rows:
+            raise Refused("message", f"{len(observations)} robots in a message: expected 1 to {self.guard.max_rows}")
+        rows = [None] if len(observations) == 1 else range(len(observations))
+        seeds = [options.pop("seed", None)] * len(observations)
+        if len(seeds) > 1 and seeds[0] is not None:
+            seeds = [derive_seed(seed, row) for row, seed in enumerate(seeds)]
+        replies = await asyncio.gather(
+            *(
+                self.act(client, observation, row, task=task, seed=seed, **options)
+                for observation, row, task, seed in zip(observations, rows, tasks, seeds, strict=True)
+            ),
+            return_exceptions=True,
+        )
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+        return replies  # type: ignore[return-value]
 
     async def _reply(self, ask: Ask) -> Reply:
         loop = asyncio.get_running_loop()
@@ -164,6 +217,8 @@ class Service:
             raise outcome
         return outcome
 
-    def reset(self, client: Client, message: dict[str, Any]) -> None:
-        """Begin a new episode of the client, or of the one that it names."""
-        self.model.reset(take_options(message).get("episode") or client.name)
+    def reset(self, client: Client, options: dict[str, Any]) -> None:
+        """Begin a new episode of the client's robots, or of the one that it names."""
+        episode = take_options(options).get("episode")
+        for robot in client.robots if episode is None else (episode,):
+            self.model.reset(robot)

@@ -20,7 +20,7 @@ from lerobot.transport import services_pb2, services_pb2_grpc
 
 import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.integrations import unpickle
+from keystone_robotics.serve import unpickle
 from keystone_robotics.network import bears, read_token, refuse_busy_port, refuse_open_address
 from keystone_robotics.policies.remote_code import remote_code
 from lerobot_policy_keystone.policy_server import KeystonePolicyServerConfig

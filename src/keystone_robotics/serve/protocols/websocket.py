@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import http
 import logging
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -14,6 +13,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.messages import Refused
 from keystone_robotics.serve.service import Client, Service
 
@@ -44,7 +44,7 @@ class WebSocketListener:
 
 
 async def listen(
-    service: Service, host: str, port: int, tls: ssl.SSLContext | None, name: str, protocol: Conversation | None
+    service: Service, host: str, port: int, tls: Tls | None, name: str, protocol: Conversation | None
 ) -> WebSocketListener:
     """Open a port; without a protocol, for operators only."""
     guard = service.guard
@@ -91,7 +91,8 @@ async def listen(
         return None
 
     server = await serve(
-        converse, host, port, ssl=tls, process_request=on_request, create_connection=LimitedConnection,
+        converse, host, port, ssl=None if tls is None else tls.context,
+        process_request=on_request, create_connection=LimitedConnection,
         origins=[None],  # programs send no Origin, web pages always do
         compression=None, max_size=guard.max_message, max_queue=1, open_timeout=guard.read_timeout,
         ping_interval=20, ping_timeout=20, close_timeout=2, logger=logging.getLogger("keystone.serve.websocket"),
