@@ -16,7 +16,6 @@ forking.set_forkserver_preload(["lerobot.scripts.lerobot_eval", "lerobot.scripts
 MAINS = {
     "lerobot-eval": "lerobot.scripts.lerobot_eval",
     "lerobot-train": "lerobot.scripts.lerobot_train",
-    "keystone-policy-server": "lerobot_policy_keystone.policy_server",
 }
 
 
