@@ -15,6 +15,9 @@ CASES = [
     (["eval", "--nonsense"], 2, "--nonsense"),
     (["profile", "x", "--spec", "kesytone"], 2, "did you mean 'keystone'?"),
     (["vla-eval", "serve", "x.py", "--k", "many"], 2, "--k=many: expected a whole number"),
+    (["serve", "x", "--protocol", "openpy"], 2, "did you mean 'openpi'?"),
+    (["serve", "x", "--host", "0.0.0.0"], 2, "open to the network"),
+    (["serve", "--help"], 0, "--deadline-ms"),
     (["report", "--help"], 0, "--arms"),
     (["--version"], 0, "keystone "),
     (["--help"], 0, "roofline"),  # every command, the study's too
