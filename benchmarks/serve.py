@@ -1,6 +1,6 @@
 """`keystone serve` against openpi's own server, on the same policy with the same K, over loopback.
 
-    KEYSTONE_UPSTREAM=… python -m benchmarks.serve                    # throughput and latency; the checkouts of docs/upstream.md
+    KEYSTONE_UPSTREAM=… python -m benchmarks.serve                    # throughput and latency; see docs/upstream.md
     python -m benchmarks.serve --reconnects 10000 --requests 200000   # memory over many requests and connections
     python -m benchmarks.serve --fuzz 100000                          # fuzzed messages to each protocol
 

@@ -17,7 +17,7 @@ def table(per_candidate=0.001, fixed=0.002):
     found = LatencyTable()
     for size in (1, 2, 4, 8):
         for setting in SETTINGS:
-            found.add(size, setting, fixed + per_candidate * size * setting.k)
+            found.measure(size, setting, fixed + per_candidate * size * setting.k)
     return found
 
 
@@ -145,10 +145,24 @@ def test_everybody_is_answered_once_and_no_met_deadline_is_traded_away(asked, ma
 
 
 @given(st.lists(st.floats(0.001, 1), min_size=1, max_size=40))
-def test_the_estimate_is_one_of_the_last_times_and_at_least_their_median(times):
+def test_the_slowest_but_one_of_the_last_rounds_corrects_all_settings(times):
     found = LatencyTable()
+    found.measure(4, Setting(4), 0.5)
+    found.measure(4, Setting(16), 1.0)
     for seconds in times:
-        found.add(3, Setting(4), seconds)
+        found.observe(3, Setting(4), seconds)
     recent = sorted(times[-32:])
-    assert found.estimate(4, Setting(4)) in recent
-    assert found.estimate(4, Setting(4)) >= recent[len(recent) // 2 - (len(recent) % 2 == 0)]
+    expected = recent[math.ceil(0.95 * len(recent)) - 1]
+    assert found.estimate(4, Setting(4)) == pytest.approx(expected)
+    assert found.estimate(4, Setting(16)) == pytest.approx(2 * expected)
+
+
+def test_k_comes_back_when_a_busy_machine_is_free_again():
+    one = scheduler()
+    found = []
+    for slowdown in (1, 8, 8, 8, *[1] * 40):
+        one.submit(request("a", within=0.040))
+        setting = one.next(0.0).setting
+        found.append(setting.k)
+        one.latency.observe(1, setting, slowdown * (0.002 + 0.001 * setting.k))
+    assert (found[0], min(found), found[-1]) == (16, 2, 16)

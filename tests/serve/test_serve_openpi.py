@@ -162,7 +162,7 @@ def test_a_newer_request_of_a_robot_replaces_the_older_that_has_not_begun():
 def test_k_follows_the_deadline_and_comes_back():
     model = make_model("core-mean:k=8", warm=False)
     for setting in model.scheduler.settings:
-        model.latency.add(1, setting, 0.010 * setting.k)  # as if measured on a slow machine
+        model.latency.measure(1, setting, 0.010 * setting.k)  # as if measured on a slow machine
     with serving("openpi", model=model) as (_, ports):
         client = connect(ports)
         replies = [client.infer({STATE: state(1), "keystone_deadline_ms": ms})["keystone"] for ms in (45, 1000)]

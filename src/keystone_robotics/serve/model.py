@@ -186,7 +186,7 @@ class Model:
             with self.handle.seeded(row_seeds(attempt, len(rows))):
                 self.served.infer(rows)
             if attempt:  # the first compiles, allocates and checks
-                self.latency.add(len(rows), setting, self._clock() - begin)
+                self.latency.measure(len(rows), setting, self._clock() - begin)
 
     # ---- requests, from any thread
 
@@ -304,7 +304,7 @@ class Model:
         outcomes, setting, notes = self._attempt(batch, robots, batch.setting)
         seconds = self._clock() - begin
         if setting == batch.setting and not any(isinstance(one, Refused) for one in outcomes):
-            self.latency.add(len(batch.waiting), setting, seconds)
+            self.latency.observe(len(batch.waiting), setting, seconds)
         best, now, reports = self.scheduler.settings[0], self._clock(), []
         for request, outcome in zip(batch.waiting, outcomes, strict=True):
             content: Content = request.content

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from keystone_robotics.serve.messages import Refused, Waiting
 
-#: Times that are remembered for each size of a round; its latency is their 90th percentile.
+#: Rounds whose times are remembered.
 REMEMBERED = 32
 
 
@@ -48,29 +48,48 @@ def _halved(most: int, least: int) -> list[int]:
 
 
 class LatencyTable:
-    """Measured seconds of rounds, by number of robots (rounded up to a power of two) and setting.
+    """Seconds of rounds, by number of robots (rounded up to a power of two) and setting.
+
+    Each size and setting is measured once, before the server listens. What later rounds take relative to that, of whatever
+    size, corrects all of them: so K comes back when a machine that was busy is free again, though K was not tried meanwhile.
 
     >>> table = LatencyTable()
-    >>> table.add(1, Setting(16), 0.010)
+    >>> table.measure(1, Setting(16), 0.010)
     >>> table.estimate(1, Setting(16)), table.estimate(4, Setting(16)), table.estimate(1, Setting(8))
     (0.01, 0.04, 0.0)
+    >>> table.measure(1, Setting(8), 0.006)
+    >>> table.observe(1, Setting(8), 0.012)
+    >>> table.estimate(1, Setting(16))
+    0.02
     """
 
     def __init__(self) -> None:
-        self._times: dict[tuple[int, Setting], deque[float]] = {}
+        self._measured: dict[tuple[int, Setting], float] = {}
+        self._ratios: deque[float] = deque(maxlen=REMEMBERED)
 
-    def add(self, batch: int, setting: Setting, seconds: float) -> None:
-        """A round of ``batch`` robots took so long."""
-        self._times.setdefault((_power(batch), setting), deque(maxlen=REMEMBERED)).append(seconds)
+    def measure(self, batch: int, setting: Setting, seconds: float) -> None:
+        """What a round takes when nothing disturbs it: the fastest counts."""
+        cell = _power(batch), setting
+        self._measured[cell] = min(seconds, self._measured.get(cell, math.inf))
+
+    def observe(self, batch: int, setting: Setting, seconds: float) -> None:
+        """What a round of a robot took."""
+        expected = self._undisturbed(batch, setting)
+        if expected:
+            self._ratios.append(seconds / expected)
+        else:  # there was no warm-up
+            self.measure(batch, setting, seconds)
 
     def estimate(self, batch: int, setting: Setting) -> float:
-        """Seconds that nine in ten such rounds take at most. Larger rounds than measured: in proportion; none measured: 0."""
+        """Seconds that 19 of 20 such rounds take at most. Larger rounds than measured: in proportion; none measured: 0."""
+        ranked = sorted(self._ratios) or [1.0]
+        return self._undisturbed(batch, setting) * ranked[math.ceil(0.95 * len(ranked)) - 1]
+
+    def _undisturbed(self, batch: int, setting: Setting) -> float:
         size = _power(batch)
         while size:
-            times = self._times.get((size, setting))
-            if times:
-                ranked = sorted(times)
-                return ranked[math.ceil(0.9 * len(ranked)) - 1] * (_power(batch) / size)
+            if (size, setting) in self._measured:
+                return self._measured[size, setting] * (_power(batch) / size)
             size //= 2
         return 0.0
 
