@@ -16,6 +16,7 @@ from lerobot.async_inference.helpers import RemotePolicyConfig, TimedObservation
 from lerobot.transport import services_pb2, services_pb2_grpc
 from lerobot.transport.utils import send_bytes_in_chunks
 from serving import PointAgent, make_model, serving, state
+from test_serve_openpi import wait_until
 from two_joints import TwoJointsConfig
 
 from keystone_robotics.serve.model import Limits, Model
@@ -197,8 +198,13 @@ def test_a_token_is_needed_in_every_call():
                 assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_too_many_robots_are_refused():
-    with serving("lerobot", guard=Guard(max_connections=1)) as (_, ports):
-        Robot(ports["lerobot"])
+def test_too_many_robots_are_refused_and_those_that_left_make_room():
+    with serving("lerobot", guard=Guard(max_connections=1)) as (service, ports):
+        one = Robot(ports["lerobot"])
+        waiting = threading.Thread(target=one.actions)  # as a robot client always does
+        waiting.start()
+        wait_until(lambda: service.connections == 1)
         with pytest.raises(grpc.RpcError, match="1 clients are connected already"):
             Robot(ports["lerobot"])
+        waiting.join()
+        Robot(ports["lerobot"])

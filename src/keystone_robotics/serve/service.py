@@ -7,7 +7,8 @@ import contextlib
 import hmac
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,9 @@ from keystone_robotics.serve.metrics import Metrics
 from keystone_robotics.serve.model import Model
 
 log = logging.getLogger("keystone.serve")
+
+#: Clients that are remembered in protocols whose connections come and go unnoticed.
+KNOWN = 1024
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,30 @@ class Client:
 
     Attributes:
         name: of the connection, which is also its robot unless the client names an episode.
+        uses: what it has under way: a connection, or calls.
         robots: that end with the connection.
     """
 
     name: str
+    uses: int = 0
     robots: set[str] = field(default_factory=set)
+
+
+class KnownClients:
+    """Clients of a protocol whose connections come and go unnoticed, by what tells them apart; the last 1024 are known."""
+
+    def __init__(self, service: Service, protocol: str) -> None:
+        self._service, self._protocol = service, protocol
+        self._known: OrderedDict[Hashable, Client] = OrderedDict()
+
+    def __getitem__(self, key: Hashable) -> Client:
+        client = self._known.get(key)
+        if client is None:
+            client = self._known[key] = self._service.new_client(self._protocol)
+            while len(self._known) > KNOWN:
+                self._service.leave(self._known.popitem(last=False)[1])
+        self._known.move_to_end(key)
+        return client
 
 
 class Service:
@@ -102,34 +125,47 @@ class Service:
     # ---- connections
 
     @contextlib.contextmanager
-    def connected(self, protocol: str) -> Any:
+    def connected(self, protocol: str) -> Iterator[Client]:
         """A client for the time of its connection.
 
         Raises:
             Refused: if there are too many, or the server is about to end.
         """
-        client = self.enter(protocol)
-        try:
-            yield client
-        finally:
-            self.leave(client)
+        client = self.new_client(protocol)
+        with self.using(client):
+            try:
+                yield client
+            finally:
+                self.leave(client)
 
-    def enter(self, protocol: str) -> Client:
-        """A client has come; to be ended with `leave`.
+    def new_client(self, protocol: str) -> Client:
+        """A client with a name of its own, which has not begun anything."""
+        return Client(f"{protocol}-{next(self._numbers)}")
+
+    @contextlib.contextmanager
+    def using(self, client: Client) -> Iterator[None]:
+        """Within this block a client counts as connected: for its connection, or, where connections come and go unnoticed
+        (gRPC, ZeroMQ), for each of its calls.
 
         Raises:
             Refused: if there are too many, or the server is about to end.
         """
-        if (refusal := self.refuse_connection()) is not None:
+        if not client.uses and (refusal := self.refuse_connection()) is not None:
             raise refusal
-        self.connections += 1
+        self._count(client, 1)
+        try:
+            yield
+        finally:
+            self._count(client, -1)
+
+    def _count(self, client: Client, change: int) -> None:
+        before = bool(client.uses)
+        client.uses += change
+        self.connections += bool(client.uses) - before
         self.metrics.connections.set(self.connections)
-        return Client(f"{protocol}-{next(self._numbers)}")
 
     def leave(self, client: Client) -> None:
         """A client has gone: robots that have no name of their own are forgotten."""
-        self.connections -= 1
-        self.metrics.connections.set(self.connections)
         for robot in client.robots:
             self.model.forget(robot)
 

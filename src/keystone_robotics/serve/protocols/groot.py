@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.messages import Refused, Reply, take_options
 from keystone_robotics.serve.protocols.arrays import pack_groot, unpack
-from keystone_robotics.serve.service import Client, Service
+from keystone_robotics.serve.service import Client, KnownClients, Service
 
 log = logging.getLogger("keystone.serve")
 
@@ -26,7 +25,7 @@ class GrootListener:
 
     def __init__(self, service: Service, host: str, port: int) -> None:
         self._service = service
-        self._clients: OrderedDict[bytes, Client] = OrderedDict()
+        self._clients = KnownClients(service, "groot")
         self._context = zmq.asyncio.Context()
         self._socket = socket = self._context.socket(zmq.ROUTER)
         seconds = {
@@ -58,8 +57,6 @@ class GrootListener:
         self._receiving.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1)
-        for client in self._clients.values():
-            self._service.leave(client)
         self._context.destroy(linger=1000)
 
     async def _receive(self) -> None:
@@ -73,24 +70,15 @@ class GrootListener:
 
     async def _answer(self, identity: bytes, message: bytes) -> None:
         try:
-            client = self._client(identity)
-            reply = pack_groot(await _reply(self._service, client, message))
+            client = self._clients[identity]
+            with self._service.using(client):
+                reply = pack_groot(await _reply(self._service, client, message))
         except Refused as refusal:
             reply = pack_groot({"error": str(refusal)})
         except Exception as error:
             log.exception("groot: a request failed")
             reply = pack_groot({"error": f"the server failed: {type(error).__name__}"})
         await self._socket.send_multipart([identity, b"", reply])
-
-    def _client(self, identity: bytes) -> Client:
-        """Connections come and go unnoticed in ZeroMQ: the one without a request for the longest time makes room."""
-        client = self._clients.get(identity)
-        if client is None:
-            if len(self._clients) >= self._service.guard.max_connections:
-                self._service.leave(self._clients.popitem(last=False)[1])
-            client = self._clients[identity] = self._service.enter("groot")
-        self._clients.move_to_end(identity)
-        return client
 
 
 def _bind(socket: Any, address: str) -> int:

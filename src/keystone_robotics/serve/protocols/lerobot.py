@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
 import pickle
-import time
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,32 +24,26 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve import unpickle
 from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.messages import Refused, Reply
-from keystone_robotics.serve.service import Client, Service
+from keystone_robotics.serve.service import Client, KnownClients, Service
 
 log = logging.getLogger("keystone.serve")
 
 BEGIN, END = services_pb2.TransferState.TRANSFER_BEGIN, services_pb2.TransferState.TRANSFER_END
 #: Seconds in which a request for actions waits for an observation, and between actions: LeRobot's defaults.
 PATIENCE, STEP = 2.0, 1 / 30
-#: Seconds without a call after which a client may be gone; gRPC does not say.
-GONE = 10.0
 
 
 @dataclass(eq=False)
 class Peer:
-    """One robot client.
+    """What a robot client has said and not yet fetched.
 
     Attributes:
-        client: for the service.
         instructions: what it expects of the policy.
-        seen: when it last called.
         outcome: of its newest observation, until it is fetched.
         arrived: there is an outcome.
     """
 
-    client: Client
     instructions: RemotePolicyConfig | None = None
-    seen: float = 0.0
     outcome: tuple[TimedObservation, Reply | Refused] | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -59,50 +54,51 @@ class Servicer(services_pb2_grpc.AsyncInferenceServicer):  # type: ignore[misc]
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._peers: dict[str, Peer] = {}
+        self._clients = KnownClients(service, "lerobot")
+        self._peers: weakref.WeakKeyDictionary[Client, Peer] = weakref.WeakKeyDictionary()
         self._receiving = 0  # bytes of all streams that have not ended
 
     async def Ready(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A new episode."""
-        peer = await self._peer(context)
-        self._service.reset(peer.client, {})
-        peer.outcome = None
-        peer.arrived.clear()
+        async with self._calling(context) as (client, peer):
+            self._service.reset(client, {})
+            peer.outcome = None
+            peer.arrived.clear()
         return services_pb2.Empty()
 
     async def SendPolicyInstructions(self, request: Any, context: Any) -> Any:  # noqa: N802
         """What the client expects; the policy is loaded already, and no other one is."""
-        peer = await self._peer(context)
-        try:
-            peer.instructions = self._accept(await _in_thread(read_instructions, request.data))
-        except KeystoneError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        async with self._calling(context) as (_, peer):
+            try:
+                peer.instructions = self._accept(await _in_thread(read_instructions, request.data))
+            except KeystoneError as error:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return services_pb2.Empty()
 
     async def SendObservations(self, request_iterator: Any, context: Any) -> Any:  # noqa: N802
         """Returns once the observation is queued; `GetActions` brings the answer."""
-        peer = await self._peer(context)
-        data = await self._receive(request_iterator, context)
-        if peer.instructions is None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "expected SendPolicyInstructions first")
-        try:
-            observation = await _in_thread(read_observation, data)
-            inputs, task = _frame(observation, peer.instructions)
-        except KeystoneError as error:
-            self._service.metrics.refused.labels("message").inc()
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        running = asyncio.ensure_future(self._act(peer, observation, inputs, task))
+        async with self._calling(context) as (client, peer):
+            data = await self._receive(request_iterator, context)
+            if peer.instructions is None:
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "expected SendPolicyInstructions first")
+            try:
+                observation = await _in_thread(read_observation, data)
+                inputs, task = _frame(observation, peer.instructions)
+            except KeystoneError as error:
+                self._service.metrics.refused.labels("message").inc()
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        running = asyncio.ensure_future(self._act(client, peer, observation, inputs, task))
         peer.tasks.add(running)
         running.add_done_callback(peer.tasks.discard)
         return services_pb2.Empty()
 
     async def GetActions(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The chunk of the newest observation; empty if there is none for two seconds."""
-        peer = await self._peer(context)
-        try:
-            await asyncio.wait_for(peer.arrived.wait(), PATIENCE)
-        except asyncio.TimeoutError:
-            return services_pb2.Actions()
+        async with self._calling(context) as (_, peer):
+            try:
+                await asyncio.wait_for(peer.arrived.wait(), PATIENCE)
+            except asyncio.TimeoutError:
+                return services_pb2.Actions()
         peer.arrived.clear()
         found, peer.outcome = peer.outcome, None
         if found is None or peer.instructions is None:
@@ -116,10 +112,12 @@ class Servicer(services_pb2_grpc.AsyncInferenceServicer):  # type: ignore[misc]
         actions = outcome.actions[: peer.instructions.actions_per_chunk]
         return services_pb2.Actions(data=pickle.dumps(_timed(actions, observation)))
 
-    async def _act(self, peer: Peer, observation: TimedObservation, inputs: dict[str, Any], task: str) -> None:
+    async def _act(
+        self, client: Client, peer: Peer, observation: TimedObservation, inputs: dict[str, Any], task: str
+    ) -> None:
         outcome: Reply | Refused
         try:
-            outcome = await self._service.act(peer.client, inputs, task=task, observed_at=observation.timestamp)
+            outcome = await self._service.act(client, inputs, task=task, observed_at=observation.timestamp)
             if outcome.actions is None:
                 outcome = Refused(
                     "model", "this policy answers in a format of its own, which LeRobot's client cannot read"
@@ -144,26 +142,20 @@ class Servicer(services_pb2_grpc.AsyncInferenceServicer):  # type: ignore[misc]
             )
         return instructions
 
-    async def _peer(self, context: Any) -> Peer:
-        """The client of a call. Clients call every two seconds: in a full server, those that have not called make room."""
-        name = context.peer()
+    @contextlib.asynccontextmanager
+    async def _calling(self, context: Any) -> AsyncIterator[tuple[Client, Peer]]:
+        """The client of a call, which counts as connected while it calls; its robot always waits for actions."""
         if not self._service.guard.admits_header(_header(context)):
             self._service.metrics.refused.labels("token").inc()
             expected = "expected the server's token in the metadata: authorization: Bearer TOKEN"
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, expected)
-        now = time.monotonic()
-        peer = self._peers.get(name)
-        if peer is None:
-            if self._service.connections >= self._service.guard.max_connections:
-                for other in [one for one, peer in self._peers.items() if now - peer.seen > GONE]:
-                    self._service.leave(self._peers.pop(other).client)
-            try:
-                peer = self._peers[name] = Peer(self._service.enter("lerobot"))
-            except Refused as refusal:
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(refusal))
-                raise
-        peer.seen = now
-        return peer
+        client = self._clients[context.peer()]
+        try:
+            with self._service.using(client):
+                yield client, self._peers.setdefault(client, Peer())
+        except Refused as refusal:
+            self._service.metrics.refused.labels(refusal.reason).inc()
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(refusal))
 
     async def _receive(self, parts: AsyncIterator[Any], context: Any) -> bytes:
         """The bytes of a stream up to its end."""
