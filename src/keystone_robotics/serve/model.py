@@ -16,14 +16,13 @@ import torch
 
 from keystone_robotics.errors import KeystoneError, TooManyCandidates
 from keystone_robotics.handle import Handle, RoundEvent
-from keystone_robotics.integrations.round_log import attach_with_log
+from keystone_robotics.integrations.round_log import attach_with_log, describe_row
 from keystone_robotics.monitor.alarm import Alarm
 from keystone_robotics.profiling.auto import AutoK
-from keystone_robotics.sample.noise import derive_seed
+from keystone_robotics.sample.noise import derive_seed, preserve_rng
 from keystone_robotics.sample.seeds import row_seeds
 from keystone_robotics.serve.messages import Ask, Refused, Reply, Waiting
 from keystone_robotics.serve.policy import Answer, Row, Served
-from keystone_robotics.serve.report import describe_row
 from keystone_robotics.serve.scheduler import Batch, LatencyTable, Scheduler, Setting, settings_from
 from keystone_robotics.spec import Spec
 
@@ -156,10 +155,11 @@ class Model:
             )
             return False
         begin = self._clock()
-        with self.handle.rehearsal(*self.handle.engine.listeners.find(AutoK)):
-            for seed in (0, 1):  # K = "auto" is known after the second
-                with self.handle.seeded([seed]):
-                    (answer,) = self.served.infer([row])
+        auto_k = self.handle.engine.listeners.find(AutoK)
+        with self.served.warming(), self.handle.rehearsal(*auto_k), preserve_rng("cpu"):
+            for number in (0, 1):  # K = "auto" is known after the second
+                with self.handle.seeded([number]):
+                    (answer,) = self.served.infer([self.served.example(number) or row])
             self.horizon = None if answer.actions is None else len(answer.actions)
             self.scheduler = self._make_scheduler()  # K may have been found just now
             sizes = [1]

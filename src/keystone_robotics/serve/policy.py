@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.integrations.openpi_warm_up import synthetic_input_transform
 from keystone_robotics.named import is_reference, make_named
 from keystone_robotics.policies.agent import Agent
 from keystone_robotics.policies.load import check_device, load_agent
+from keystone_robotics.sample.families.pi.openpi_policy import is_policy
 from keystone_robotics.serve.messages import Ask
 from keystone_robotics.serve.observations import fit, is_image, take_task
 
@@ -66,8 +69,12 @@ class Served(ABC):
         """One answer for each robot."""
 
     @abstractmethod
-    def example(self) -> Row | None:
-        """For the warm-up; None if the policy has none."""
+    def example(self, number: int = 0) -> Row | None:
+        """For the warm-up; None if the policy has none. Two numbers may give instructions of different lengths."""
+
+    def warming(self) -> contextlib.AbstractContextManager[None]:
+        """Within this block, examples are inferred."""
+        return contextlib.nullcontext()
 
     @property
     def inputs(self) -> Mapping[str, np.ndarray[Any, Any]]:
@@ -107,8 +114,8 @@ class ServedAgent(Served):
         chunks = self.agent.plan([row.observations for row in rows], [row.task for row in rows])
         return [Answer(chunk) for chunk in np.asarray(chunks, np.float32)]
 
-    def example(self) -> Row:
-        return Row([dict(self._inputs)], "pick up the cube")
+    def example(self, number: int = 0) -> Row:
+        return Row([dict(self._inputs)], "pick up the cube" + number * ", which is red")
 
 
 @runtime_checkable
@@ -135,8 +142,15 @@ class ServedMessages(Served):
     def infer(self, rows: Sequence[Row]) -> list[Answer]:
         return [Answer(own=self._call(row.observations[-1])) for row in rows]
 
-    def example(self) -> Row | None:
-        return None if self._observation is None else Row([self._observation])
+    def example(self, number: int = 0) -> Row | None:
+        if self._observation is not None:
+            return Row([self._observation])
+        return Row([{"share": 0.25 * (number + 1)}]) if is_policy(self.policy) else None
+
+    def warming(self) -> contextlib.AbstractContextManager[None]:
+        if self._observation is None and is_policy(self.policy):  # openpi's: raw observations differ between robots
+            return synthetic_input_transform(self.policy)
+        return contextlib.nullcontext()
 
 
 def _own_call(name: str, policy: Any) -> Callable[[dict[str, Any]], Any]:
