@@ -30,6 +30,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import harness
+
 RESULTS = Path(__file__).parent / "results" / "serve.json"
 CLIENTS = (1, 2, 4, 8, 16)
 STATE = "environment_state"
@@ -291,6 +293,7 @@ def main() -> None:
         written["fuzz"] = fuzz(given.policy, given.fuzz)
     else:
         written["rows"] = compare(given.policy, given.k, given.per_client, given.blocks, given.deadline_ms)
+    written["machine"] = harness.describe_machine("python -m benchmarks.serve")
     RESULTS.write_text(json.dumps(written, indent=1) + "\n")
 
 
