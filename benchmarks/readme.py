@@ -81,7 +81,7 @@ def serve_table() -> str:
     ]  # fmt: skip
     deadline = next(row["deadline_ms"] for row in results["rows"] if "deadline_ms" in row)
     memory, tried, machine = results["memory"], results["fuzz"]["fuzzed"], results["machine"]
-    first, *_, last = memory["mib_by_tenth"]
+    first, last = memory["mib_after_a_tenth"], memory["mib_at_the_end"]
     return (
         f"`{results['rows'][0]['policy']}`, K = {results['rows'][0]['k_asked']}, deadline {deadline:g} ms:\n\n"
         f"{as_markdown([heading, *rows])}\n\n"

@@ -113,7 +113,7 @@ def test_a_model_error_answers_that_robot_in_words_and_nobody_else():
         clients = [connect(ports) for _ in range(4)]
         agent.go.clear()
         asks = [lambda c=c, n=n: c.infer({STATE: state(n)}) for n, c in zip((1, 2, 500, 3), clients)]
-        threading.Timer(0.0, lambda: (wait_until(lambda: service.model.waiting >= 3), agent.go.set())).start()
+        threading.Timer(0.0, lambda: (wait_until(lambda: service.acting == 4), agent.go.set())).start()
         good, other, bad, last = in_threads(asks)
         assert "the policy failed: ValueError: the arm is out of reach" in str(bad)
         assert all(reply["actions"].shape == (6, 2) for reply in (good, other, last))
@@ -283,7 +283,7 @@ def test_draining_answers_what_waits_and_refuses_the_rest():
         )
         asking.start()
         assert agent.begun.wait(10)
-        wait_until(lambda: model.waiting == 1)
+        wait_until(lambda: service.acting == 2)
         stopping = threading.Thread(target=lambda: model.stop(20))
         stopping.start()
         wait_until(lambda: model._ending)
@@ -296,6 +296,22 @@ def test_draining_answers_what_waits_and_refuses_the_rest():
         for thread in (asking, stopping):
             thread.join(20)
         assert all(reply["actions"].shape == (6, 2) for reply in results), results
+
+
+def test_replies_under_way_are_sent_before_connections_are_closed():
+    agent = PointAgent()
+    replies = []
+    with serving("openpi", model=make_model(agent=agent)) as (service, ports):
+        clients = [connect(ports) for _ in range(6)]
+        agent.go.clear()
+        asking = threading.Thread(
+            target=lambda: replies.extend(in_threads([lambda c=c: c.infer({STATE: state(1)}) for c in clients]))
+        )
+        asking.start()
+        wait_until(lambda: service.acting == 6)
+        threading.Timer(0.2, agent.go.set).start()
+    asking.join(20)
+    assert [reply["actions"].shape for reply in replies] == [(6, 2)] * 6
 
 
 def test_a_full_queue_is_a_refusal():

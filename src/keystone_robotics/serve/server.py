@@ -20,6 +20,8 @@ log = logging.getLogger("keystone.serve")
 _ON_WEBSOCKETS = ("openpi", "starvla")
 #: Seconds in which requests that wait are answered after SIGTERM.
 DRAIN = 10.0
+#: Seconds to send the last replies.
+SEND = 0.1
 
 
 class Listener(Protocol):
@@ -99,7 +101,9 @@ async def serve(
     finally:
         service.draining = True
         await loop.run_in_executor(None, service.model.stop, drain)
-        await asyncio.sleep(0)  # replies that the model has just given
+        while service.acting:  # the model has answered or refused all: their protocols take the replies
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(SEND)
         await _close(listeners)
 
 

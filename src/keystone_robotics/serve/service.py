@@ -101,6 +101,8 @@ class Service:
         metrics: counters.
         metadata: sent to clients that ask who answers.
         draining: the server is about to end: no new connections, no new requests.
+        connections: clients that have something under way.
+        acting: requests that are not answered yet.
     """
 
     def __init__(self, model: Model, guard: Guard = Guard(), metrics: Metrics | None = None) -> None:  # noqa: B008
@@ -108,6 +110,7 @@ class Service:
         self.metrics = metrics or Metrics()
         self.draining = False
         self.connections = 0
+        self.acting = 0
         self._numbers = itertools.count(1)
         spec = model.handle.spec
         self.metadata: dict[str, Any] = {
@@ -191,6 +194,7 @@ class Service:
         Raises:
             Refused: in words, if there is none.
         """
+        self.acting += 1
         try:
             options = {**take_options(observation), **more}
             episode = options.pop("episode", None)
@@ -204,6 +208,8 @@ class Service:
                 "refused", extra={"fields": {"client": client.name, "reason": refusal.reason, "text": str(refusal)}}
             )
             raise
+        finally:
+            self.acting -= 1
 
     async def act_for_all(
         self, client: Client, observations: Sequence[dict[str, Any]], tasks: Sequence[str], **options: Any
