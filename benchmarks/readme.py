@@ -92,6 +92,32 @@ def gpu_table() -> str:
     return as_markdown(table_rows(files)) if files else "**Empty: no measurement on a GPU has been sent in yet.**"
 
 
+def serve_table() -> str:
+    """`keystone serve` against openpi's own server, from ``serve.json``."""
+    results = json.loads((RESULTS / "serve.json").read_text())
+    heading = ["clients", "server", "requests/s", "×", "p50 ms", "p95 ms", "p99 ms", "CPU ms/request", "mean K", "late"]
+    rows = [
+        [
+            str(row["clients"]), row["server"], f"{row['per_second']:.0f}", f"{row['ratio']:.2g}",
+            *(f"{row[name]:.0f}" for name in ("p50_ms", "p95_ms", "p99_ms")), f"{row['cpu_ms']:.1f}",
+            f"{row['k_asked'] if row['k'] is None else row['k']:.3g}",
+            "–" if row["late"] is None else f"{100 * row['late']:.2g} %",
+        ]
+        for row in results["rows"]
+    ]  # fmt: skip
+    deadline = next(row["deadline_ms"] for row in results["rows"] if "deadline_ms" in row)
+    memory, tried, machine = results["memory"], results["fuzz"]["fuzzed"], results["machine"]
+    first, last = memory["mib_after_a_tenth"], memory["mib_at_the_end"]
+    return (
+        f"`{results['rows'][0]['policy']}`, K = {results['rows'][0]['k_asked']}, deadline {deadline:g} ms:\n\n"
+        f"{as_markdown([heading, *rows])}\n\n"
+        f"Resident memory over {memory['requests']} requests and {memory['reconnects']} reconnects: {first} MiB after a tenth, "
+        f"{last} MiB at the end. Fuzzed messages without a crash, a hang or a wrong reply to somebody else: "
+        f"{', '.join(f'{name} {count}' for name, count in tried.items())}.\n\n"
+        f"({machine['cpu']}, torch {machine['torch']}, {machine['date']})"
+    )
+
+
 #: The pages with tables, and the function that makes each table.
 PAGES = {
     "README.md": {"main": recommended_table},
@@ -100,6 +126,7 @@ PAGES = {
     "docs/study.md": {"main": partial(main_study, "claims", "overview")},
     "docs/monitor.md": {"alarms": alarms_table, "cost": alarm_cost_table},
     "docs/gpu.md": {"gpu": gpu_table},
+    "docs/serve.md": {"serve": serve_table},
     "docs/fast.md": {
         "denoise": fast_tables.denoise_table,
         "whole-round": fast_tables.round_table,

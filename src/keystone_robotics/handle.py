@@ -212,6 +212,18 @@ class Handle:
         """Draw the candidates (B, K, T, D) of a round again, optionally with another K; requires ``attach(…, keep=…)``."""
         return self.engine.replay(number, k)
 
+    @property
+    def history(self) -> Tensor | None:
+        """(B, T, D) the previous chunks of the rows, for rules that look back; None at the start of an episode.
+
+        A caller whose batches change from round to round, a server, sets those of the next round's rows.
+        """
+        return self.engine.selector.history
+
+    @history.setter
+    def history(self, chunks: Tensor | None) -> None:
+        self.engine.selector.history = chunks
+
     def reset_history(self) -> None:
         """Forget the previous chunk, at the start of an episode."""
         self.engine.reset_history()

@@ -48,7 +48,7 @@ def factory(function: F) -> F:
     return function
 
 
-def make_named(name: str, kind: type[T], **offered: Any) -> T:
+def make_named(name: str, kind: type[T] | tuple[type[T], ...], **offered: Any) -> T:
     """Import an object by name; if it makes such objects instead, call it with the options in the name (strings).
 
     Called are subclasses of ``kind``, functions annotated to return one, and functions marked with `factory`; everything else
@@ -56,7 +56,7 @@ def make_named(name: str, kind: type[T], **offered: Any) -> T:
 
     Args:
         name: see `is_reference`; modules in the current directory are found.
-        kind: expected type of the result.
+        kind: expected type of the result, or several.
         **offered: further arguments; None values are omitted.
 
     Raises:
@@ -72,7 +72,8 @@ def make_named(name: str, kind: type[T], **offered: Any) -> T:
     target, _, query = name.partition("?")
     thing = _imported(target)
     options = {**dict(parse_qsl(query, keep_blank_values=True)), **_given(offered)}
-    if _makes(thing, kind):
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if any(_makes(thing, one) for one in kinds):
         _check_options(name, thing, options)
         try:
             thing = thing(**options)
@@ -81,11 +82,11 @@ def make_named(name: str, kind: type[T], **offered: Any) -> T:
         except (Exception, SystemExit) as error:
             raise KeystoneError(f"{name} failed: {type(error).__name__}: {error}") from error
     elif inspect.isroutine(thing) or inspect.isclass(thing):
-        raise KeystoneError(f"{name} was not called: it is {_described(thing)}, {_expected(kind)}")
+        raise KeystoneError(f"{name} was not called: it is {_described(thing)}, {_expected(kinds[0])}")
     elif options:
         raise KeystoneError(f"{name} is an object, not a function: it takes no {', '.join(options)}")
-    if not isinstance(thing, kind):
-        raise KeystoneError(f"{name} is {type(thing).__name__!r}: expected {kind.__module__}.{kind.__name__}")
+    if not isinstance(thing, kinds):
+        raise KeystoneError(f"{name} is {type(thing).__name__!r}: expected {kinds[0].__module__}.{kinds[0].__name__}")
     return thing
 
 

@@ -19,7 +19,6 @@ server.set_forkserver_preload(["lerobot.scripts.lerobot_eval", "lerobot.scripts.
 MAINS = {
     "lerobot-eval": "lerobot.scripts.lerobot_eval",
     "lerobot-train": "lerobot.scripts.lerobot_train",
-    "keystone-policy-server": "lerobot_policy_keystone.policy_server",
 }
 
 

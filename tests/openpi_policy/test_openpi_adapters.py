@@ -160,9 +160,9 @@ def test_rows_of_a_batch_are_chosen_for_separately(name):
 def test_a_rule_that_looks_back_forgets_at_reset(policy):
     handle = keystone.attach(policy, k=4, rule="coherent", seed=0, execute=2)
     policy.infer(observation())
-    assert handle.engine.selector._previous is not None
+    assert handle.engine.selector.history is not None
     policy.reset()
-    assert handle.engine.selector._previous is None
+    assert handle.engine.selector.history is None
 
 
 # ---- what holds the policy, and what it holds

@@ -13,12 +13,16 @@ import torch
 from openpi_client.action_chunk_broker import ActionChunkBroker
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 from openpi_server import serving
-from openpi_toys import ACTION_DIM, HORIZON, REAL_DIMS, JaxModel, Policy, TorchModel, observation
+from openpi_toys import HORIZON, REAL_DIMS, JaxModel, Policy, TorchModel, observation
 
 import keystone_robotics as keystone
-from keystone_robotics.integrations.openpi import KeystonePolicy, main, wrap_policy
+from keystone_robotics.integrations.openpi import wrap_policy
 from keystone_robotics.integrations.openpi_warm_up import synthetic_inputs, warm_up
 from keystone_robotics.monitor import Calibration
+from keystone_robotics.serve.model import Model
+from keystone_robotics.serve.policy import ServedMessages, load_served
+from keystone_robotics.serve.server import running
+from keystone_robotics.serve.service import Service
 
 
 @pytest.fixture
@@ -205,124 +209,53 @@ def test_another_object_than_openpis_policy_is_left_as_it_is(caplog):
     assert set(vars(model)) == before
 
 
-# ---- the command in front of openpi's own script
+# ---- keystone serve
 
 
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """A script like openpi's, with a module of our own in place of openpi's server, and no options in the environment."""
-    package = tmp_path / "openpi" / "serving"
-    package.mkdir(parents=True)
-    (package / "websocket_policy_server.py").write_text(
-        textwrap.dedent("""
-            class WebsocketPolicyServer:
-                def __init__(self, policy, host="0.0.0.0", port=None, metadata=None):
-                    self.policy, self.port = policy, port
-                def serve_forever(self):
-                    from openpi_toys import observation
-                    import json
-                    print(json.dumps([self.port, self.policy.infer(observation())["keystone"]]))
-        """)
-    )
-    (tmp_path / "serve_policy.py").write_text(
-        textwrap.dedent("""
-            import argparse
-            from openpi_toys import Policy, TorchModel
-            from openpi.serving import websocket_policy_server
-            parser = argparse.ArgumentParser()
-            parser.add_argument("--port", type=int)
-            policy = Policy(TorchModel())
-            server = websocket_policy_server.WebsocketPolicyServer(policy=policy, port=parser.parse_args().port)
-            server.serve_forever()
-        """)
-    )
+@pytest.mark.parametrize("model", [TorchModel, JaxModel])
+def test_keystone_serve_warms_up_openpis_policy_and_answers_its_client(model, caplog):
+    with caplog.at_level(logging.INFO, "keystone"):
+        served = Model(ServedMessages("openpi", Policy(model())), keystone.Spec.parse("medoid:k=4,execute=2"))
+        assert served.warm_up()
+        assert caplog.text.count("self-check passed") == 1
+        with running(Service(served), {"openpi": 0}) as ports:
+            client = WebsocketClientPolicy("127.0.0.1", ports["openpi"])
+            assert client.get_server_metadata()["robot"] == "toy"
+            replies = [client.infer({**observation(), "keystone_seed": 7}) for _ in range(2)]
+    assert caplog.text.count("self-check passed") == 1
+    assert served.served.policy.seen == sorted(observation())
+    np.testing.assert_array_equal(replies[0]["actions"], replies[1]["actions"])
+    assert replies[0]["actions"].shape == (HORIZON, REAL_DIMS)
+    assert (replies[0]["keystone"]["k"], replies[0]["policy_timing"]) == (4, {"infer_ms": 1.0})
+
+
+def test_openpis_policy_is_loaded_by_name(tmp_path, monkeypatch):
+    """openpi's modules, of our own making, as `trained_policy` calls them."""
+    package = tmp_path / "openpi"
+    create = textwrap.dedent("""
+        from openpi_toys import Policy, TorchModel
+        def create_trained_policy(config, checkpoint, **more):
+            made = Policy(TorchModel())
+            made.given = config, checkpoint, more
+            return made
+    """)
+    for folder, name, text in (
+        ("policies", "policy_config", create),
+        ("training", "config", "def get_config(name):\n    return name.upper()\n"),
+    ):
+        (package / folder).mkdir(parents=True)
+        (package / folder / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    yield str(tmp_path / "serve_policy.py")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "openpi"]:
-        del sys.modules[name]
+    name = "keystone_robotics.integrations.openpi:trained_policy"
+    served = load_served(f"{name}?config=pi05_libero&checkpoint=here", device="cpu")
+    assert served.policy.given == ("PI05_LIBERO", "here", {"default_prompt": None, "pytorch_device": "cpu"})
+    for module in [one for one in sys.modules if one.partition(".")[0] == "openpi"]:
+        del sys.modules[module]
 
 
-def test_the_command_serves_with_flags_over_the_environment(script, monkeypatch, tmp_path, capsys):
-    log = tmp_path / "rounds.jsonl"
-    for name, value in (("K", "8"), ("RULE", "medoid"), ("LOG", str(log))):
-        monkeypatch.setenv(f"KEYSTONE_{name}", value)
-    before = sys.argv, sys.path[:]
-    assert main(["--k", "4", "--execute", "2", script, "--port", "8123"]) == 0
-    port, diagnostics = json.loads(capsys.readouterr().out)
-    assert (port, diagnostics["k"], diagnostics["rule"]) == (8123, 4, "medoid")
-    assert json.loads(log.read_text())["k"] == 4
-    assert (sys.argv, sys.path) == before
-
-
-def test_the_command_takes_every_option(script, monkeypatch, tmp_path, capsys):
-    attached = []
-    monkeypatch.setattr(KeystonePolicy, "infer", lambda self, obs: attached.append(self.handle) or {"keystone": 0})
-    monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path / "profiles"))
-    assert (
-        main(
-            [
-                "--no-warm-up",
-                "-k",
-                "auto",
-                "--execute",
-                "2",
-                "--space",
-                '{"dims": 3}',
-                "--rule",
-                "kde",
-                "--params",
-                "bandwidth=0.1",
-                script,
-            ]
-        )
-        == 0
-    )
-    (handle,) = attached
-    assert not handle.engine.k_given  # K is found in the first round
-    assert (handle.execute, handle.space) == (2, keystone.ActionSpace(dims=3))
-    assert (handle.rule.name, handle.rule.bandwidth) == ("kde", 0.1)
-    assert main(["--k", "many", script]) == 2
-    assert '--k=many: expected a whole number, "auto", or a range such as 4..16' in capsys.readouterr().err
-
-
-def test_the_command_has_all_found_out_when_it_begins_to_serve(script, monkeypatch, tmp_path):
-    attached = []
-    monkeypatch.setattr(KeystonePolicy, "infer", lambda self, obs: attached.append(self.handle) or {"keystone": 0})
-    monkeypatch.setenv("KEYSTONE_PROFILES", str(tmp_path / "profiles"))
-    assert main(["--k", "auto", script]) == 0
-    (handle,) = attached
-    assert handle.engine.k_given  # K is found
-    assert (handle.path, handle.stats["rounds"]) == ("fast", 0)
-
-
-def test_the_command_does_not_serve_what_fails_the_self_check(script, monkeypatch, capsys):
-    def sample_actions(self, device, observation, noise=None, num_steps=10):
-        return torch.zeros(1 if noise is None else len(noise), HORIZON, ACTION_DIM)
-
-    monkeypatch.setattr(TorchModel, "sample_actions", sample_actions)
-    assert main([script]) == 2
-    captured = capsys.readouterr()
-    assert "all candidates are equal" in captured.err
-    assert captured.out == ""
-
-
-def test_the_command_says_what_is_wrong(script, capsys, monkeypatch):
-    assert main(["nowhere.py"]) == 2
-    assert "there is no script nowhere.py" in capsys.readouterr().err
-    assert main(["--execute", "0", script]) == 2
-    assert "execute" in capsys.readouterr().err
-    monkeypatch.setenv("KEYSTONE_RULE", "coherent")
-    assert main([script]) == 2
-    assert "rule coherent looks back" in capsys.readouterr().err
-    monkeypatch.setenv("KEYSTONE_RULE", "mediod")
-    assert main([script]) == 2
-    assert "did you mean 'medoid'" in capsys.readouterr().err
-
-
-def test_the_command_needs_openpi(tmp_path, capsys):
-    (tmp_path / "serve.py").write_text("")
-    assert main([str(tmp_path / "serve.py")]) == 2
-    assert "openpi cannot be imported here" in capsys.readouterr().err
+def test_without_openpi_the_error_says_so():
+    with pytest.raises(keystone.KeystoneError, match="openpi cannot be imported here"):
+        load_served("keystone_robotics.integrations.openpi:trained_policy?config=a&checkpoint=b")
 
 
 def test_an_alarm_is_in_the_reply_and_clients_have_their_own(policy):

@@ -56,7 +56,6 @@ def main():
 
     import keystone_robotics as keystone
     from keystone_robotics import cli
-    from keystone_robotics.integrations import openpi
     from keystone_robotics.integrations.vla_eval.options import ServeOptions
     from keystone_robotics.spec import spec_from
 
@@ -71,8 +70,8 @@ def main():
     written = io.StringIO()
     with contextlib.redirect_stdout(written), contextlib.suppress(SystemExit):
         parse(Server, args=["--help"])
-    commands = [("check",), ("profile",), ("vla-eval", "serve")]
-    helps = {" ".join(one): help_of(cli.main, *one) for one in commands} | {"openpi": help_of(openpi.main)}
+    commands = [("check",), ("profile",), ("serve",), ("vla-eval", "serve")]
+    helps = {" ".join(one): help_of(cli.main, *one) for one in commands}
     return {
         "text": str(Spec(steps_of_field=3)),
         "parsed": value_of(lambda: Spec.parse("medoid:k=4,steps_of_field=3")),

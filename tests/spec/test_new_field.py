@@ -20,6 +20,6 @@ def test_one_line_makes_an_option_of_every_command_and_file():
         "lerobot": 3,
         "lerobot python": 3,
         "lerobot help": True,
-        "flags": {"check": True, "profile": True, "vla-eval serve": True, "openpi": True},
+        "flags": {"check": True, "profile": True, "serve": True, "vla-eval serve": True},
         "wrong": "KeystoneError('KEYSTONE_STEPS_OF_FIELD=0: expected a whole number, 1 or more')",
     }

@@ -208,7 +208,7 @@ def test_how_to_use_what_is_recommended_says_the_same_everywhere():
     found = usage(spec)
     assert Spec.parse(found["spec"]) == Spec.from_mapping(found["vla_eval"]["args"]["keystone"]) == spec
     assert f"--policy.keystone.spec='{spec}'" in found["lerobot"]
-    assert f"--spec '{spec}'" in found["openpi"]
+    assert f"--spec '{spec}'" in found["serve"]
     name, _, value = found["environment"].partition("=")
     assert Spec.from_environment({name: value.strip("'")}) == spec
     assert "n_action_steps=4" in found["lerobot"]

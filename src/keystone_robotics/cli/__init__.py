@@ -18,6 +18,7 @@ EXTRAS = {
     **dict.fromkeys(("PIL", "matplotlib"), "plot"),
     "ray": "ray",
     "rerun": "rerun",
+    **dict.fromkeys(("grpc", "msgpack", "websockets", "zmq"), "serve"),
     "vla_eval": "vla-eval",
 }
 
@@ -32,6 +33,7 @@ COMMANDS = {
     "inspect": "keystone_robotics.cli.inspect:run",
     "profile": "keystone_robotics.cli.profile:run",
     "monitor": "keystone_robotics.cli.monitor:run",
+    "serve": "keystone_robotics.cli.serve:run",
     "recipes": "keystone_robotics.cli.recipes:run",
     "vla-eval": "keystone_robotics.cli.vla_eval:run",
 }

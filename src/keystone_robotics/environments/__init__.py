@@ -33,7 +33,7 @@ def find_benchmark(name: str) -> Benchmark:
     if name.startswith(GYMNASIUM):
         return Registered(name)
     if is_reference(name):
-        return make_named(name, Benchmark)  # type: ignore[type-abstract]
+        return make_named(name, Benchmark)
     if name not in BENCHMARKS:
         known = [*BENCHMARKS, f"{LEROBOT}TYPE", f"{GYMNASIUM}ID", "package.module:Name"]
         raise KeystoneError(f"unknown environment {name!r}: {nearest_name(name, known)}")

@@ -1,27 +1,21 @@
-"""openpi: a policy with KeyStone attached, for openpi's own `WebsocketPolicyServer` and client.
+"""openpi: a policy with KeyStone attached. `trained_policy` is what ``keystone serve`` loads::
 
-In a script of your own::
+    keystone serve "keystone_robotics.integrations.openpi:trained_policy?config=pi05_libero&checkpoint=…" --k 16 --execute 5
+
+and `wrap_policy` is for a script of your own, with openpi's `WebsocketPolicyServer`::
 
     policy = wrap_policy(policy_config.create_trained_policy(config, checkpoint), "core-mean:k=16", execute=5)
     policy.warm_up()
     WebsocketPolicyServer(policy, port=8000, metadata=policy.metadata).serve_forever()
-
-or as a launcher of openpi's script::
-
-    python -m keystone_robotics.integrations.openpi --k 16 --execute 5 scripts/serve_policy.py --env LIBERO
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import operator
-import runpy
-import sys
 import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from keystone_robotics.attachment import attach
@@ -29,9 +23,10 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.integrations.many_episodes import refuse_memory
 from keystone_robotics.integrations.openpi_warm_up import warm_up
-from keystone_robotics.integrations.round_log import BY_ROW, attach_with_log, summary
+from keystone_robotics.integrations.round_log import describe_row
 from keystone_robotics.monitor.alarm import Alarm
-from keystone_robotics.spec import Spec, flag_of, options, options_from_environment, read_options, spec_from
+from keystone_robotics.named import factory
+from keystone_robotics.spec import Spec
 
 #: Key in an observation: the seed of this request's noise. Removed before the policy is called.
 SEED = "keystone_seed"
@@ -101,7 +96,7 @@ class KeystonePolicy:
         ):
             self._event = None
             reply = dict(self._policy.infer(observation, **kwargs))
-            reply[REPLY] = _plain(self._event)
+            reply[REPLY] = describe_row(self._event, 0)
             if self.alarm is not None and self._event is not None:
                 reply[REPLY].update(self.alarm.row_fields(self._event)[0])
         return reply
@@ -134,85 +129,21 @@ def _episode(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _plain(event: RoundEvent | None) -> dict[str, Any]:
-    """A round of one observation as plain Python numbers."""
-    if event is None or not event.seeds:  # the policy's own code ran
-        return {"k": 1}
-    line = summary(event)
-    return {
-        **{name: line[name] for name in ("k", "path", "rule")},
-        **{name: line[name][0] for name in (*BY_ROW, "agreed_steps") if name in line},
-        "sizes": [size for size in line["sizes"][0] if size],
-        "dropped": int(event.selection.dropped[0]),
-        "seed": event.seeds[0],
-        "sampling_ms": 1000 * event.times.sample,
-        "selection_ms": 1000 * event.times.select,
-    }
-
-
-def serve(script: str, arguments: Sequence[str], spec: Spec, warm: bool = True) -> None:
-    """Run a script that starts openpi's `WebsocketPolicyServer`, with a `KeystonePolicy` in every server it creates.
+@factory
+def trained_policy(config: str, checkpoint: str, prompt: str | None = None, device: str | None = None) -> Any:
+    """Openpi's policy of a checkpoint, for ``keystone serve``; in openpi's environment.
 
     Args:
-        script: the file.
-        arguments: of the script.
-        spec: how candidates are drawn and one is selected; ``execute`` is the number of steps that clients execute.
-        warm: run the policy on a synthetic observation before the server starts.
+        config: name of a training configuration, ``pi05_libero``.
+        checkpoint: folder, or a path that openpi can download.
+        prompt: of requests that bring none.
+        device: of a PyTorch model.
     """
-    refuse_memory(spec.bind())
-    path = Path(script)
-    if not path.is_file():
-        raise KeystoneError(f"there is no script {script}: expected openpi's scripts/serve_policy.py, or one like it")
     try:
-        server = importlib.import_module("openpi.serving.websocket_policy_server").WebsocketPolicyServer
+        policies = importlib.import_module("openpi.policies.policy_config")
+        configs = importlib.import_module("openpi.training.config")
     except ImportError as error:
         raise KeystoneError(f"openpi cannot be imported here ({error}): run this in openpi's environment") from error
-    begin = server.__init__
-
-    def begin_attached(self: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
-        handle = attach_with_log(policy, spec)
-        attached = KeystonePolicy(policy, handle)
-        if warm:
-            attached.warm_up()
-        begin(self, attached, *args, **kwargs)
-
-    before = sys.argv, sys.path[:]
-    server.__init__ = begin_attached
-    sys.argv, sys.path[:0] = [str(path), *arguments], [str(path.resolve().parent)]
-    try:
-        runpy.run_path(str(path), run_name="__main__")
-    finally:
-        server.__init__, (sys.argv, sys.path[:]) = begin, before
-
-
-def main(args: Sequence[str] | None = None) -> int:
-    """The command ``python -m keystone_robotics.integrations.openpi``; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m keystone_robotics.integrations.openpi",
-        description="Run openpi's serve_policy.py with KeyStone in its server. Flags override KEYSTONE_* variables.",
-        allow_abbrev=False,
+    return policies.create_trained_policy(
+        configs.get_config(config), checkpoint, default_prompt=prompt, pytorch_device=device
     )
-    for name, option in options().items():
-        short = [f"-{name}"] if len(name) == 1 else []
-        parser.add_argument(flag_of(name), *short, metavar=name.upper(), help=option.help.replace("%", "%%"))
-    parser.add_argument(
-        "--warm-up",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="compile and check with a synthetic observation before the server starts (default: yes)",
-    )
-    parser.add_argument("script", help="openpi's scripts/serve_policy.py, or one like it")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
-    given = vars(parser.parse_args(args))
-    script, arguments, warm = given.pop("script"), given.pop("arguments"), given.pop("warm_up")
-    try:
-        flags = read_options(given, flag_of)
-        serve(script, arguments, spec_from(flags, options_from_environment()), warm)
-    except KeystoneError as error:
-        sys.stderr.write(f"keystone: {error}\n")
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

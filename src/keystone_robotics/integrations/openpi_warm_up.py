@@ -39,7 +39,7 @@ def warm_up(handle: Handle) -> bool:
     try:
         with (
             handle.rehearsal(*auto_k),
-            _synthetic_input_transform(policy),
+            synthetic_input_transform(policy),
             preserve_rng(getattr(policy, "_pytorch_device", "cpu")),
         ):
             for share in (0.25, 0.5):  # with padding, like real instructions
@@ -57,7 +57,7 @@ def warm_up(handle: Handle) -> bool:
 
 
 @contextlib.contextmanager
-def _synthetic_input_transform(policy: Any) -> Iterator[None]:
+def synthetic_input_transform(policy: Any) -> Iterator[None]:
     """Within this block the policy's input transform returns synthetic inputs, with the ``"share"`` of the observation: keys of
     raw observations differ between robots, those of transformed inputs do not.
     """

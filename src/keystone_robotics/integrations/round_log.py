@@ -104,3 +104,24 @@ def summary(event: RoundEvent, alarm: Alarm | None = None) -> dict[str, Any]:
         "selection_seconds": round(times.select, 6),
         **({name: [one[name] for one in alarms] for name in alarms[0]} if alarms else {}),
     }
+
+
+def describe_row(event: RoundEvent | None, row: int) -> dict[str, Any]:
+    """One row of a round; K = 1 if nothing was selected."""
+    if event is None or not event.seeds:  # the policy's own code ran
+        return {"k": 1}
+    selection = event.selection
+    values = {name: getattr(selection, name)[row].tolist() for name in BY_ROW}
+    if selection.agreed_steps is not None:
+        values["agreed_steps"] = int(selection.agreed_steps[row])
+    return {
+        "k": event.k,
+        "rule": selection.rule,
+        "path": event.path,
+        **values,
+        "sizes": [size for size in values["sizes"] if size],
+        "dropped": int(selection.dropped[row]),
+        "seed": event.seeds[row] if row < len(event.seeds) else event.seeds[0],
+        "sampling_ms": round(1000 * event.times.sample, 3),
+        "selection_ms": round(1000 * event.times.select, 3),
+    }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
+from keystone_robotics.errors import KeystoneError
 
 
 class Agent(ABC):
@@ -48,6 +49,12 @@ class Agent(ABC):
             observation: that they were drawn for.
         """
         return None
+
+    def example(self) -> Observation:
+        """One observation as `plan` takes it, of plausible numbers: for warm-ups, and for servers to check requests by."""
+        raise KeystoneError(
+            f"{type(self).__name__} has no example of its observations, which a server needs: define `example`"
+        )
 
     def fit(self, benchmark: Benchmark) -> None:  # noqa: B027 (optional)
         """Prepare for the environments of a benchmark.

@@ -101,6 +101,17 @@ class LeRobotAgent(Agent):
             found: Array = self._in_env_units(rows).float().cpu().numpy()
         return found.reshape(k, steps, -1)
 
+    def example(self) -> Observation:
+        """Inputs with LeRobot's names (``observation.state``); images are (H, W, 3) uint8, of the size of the configuration."""
+        observation: Observation = {}
+        for name, feature in self._config.input_features.items():
+            if name in self._config.image_features:
+                channels, height, width = feature.shape
+                observation[name] = np.full((height, width, channels), 127, np.uint8)
+            else:
+                observation[name] = np.zeros(feature.shape, np.float32)
+        return observation
+
     def fit(self, benchmark: Benchmark) -> None:
         """Make LeRobot's processors of the environment, and compare its observations with the policy's inputs."""
         self._from_env = self._to_env = None
@@ -154,14 +165,31 @@ class LeRobotAgent(Agent):
         """N observations as one batch with LeRobot's keys; images are (N, 3, H, W) in [0, 1]."""
         from lerobot.envs.utils import preprocess_observation
 
-        batch: dict[str, Any] = preprocess_observation(_stack(rows))
+        stacked = _stack(rows)
+        # Inputs may have the names of the policy's configuration already, as clients of a server send them.
+        named = {name: stacked.pop(name) for name in self._config.input_features if name in stacked}
+        batch: dict[str, Any] = preprocess_observation(stacked)
+        for name, value in named.items():
+            batch[name] = self._image(name, value) if name in self._config.image_features else _tensor(value)
         batch[INSTRUCTION] = [row.get(INSTRUCTION, task) for row, task in zip(rows, tasks, strict=True)]
         return batch if self._from_env is None else dict(self._from_env(batch))
+
+    def _image(self, name: str, images: Array) -> Tensor:
+        """(N, H, W, 3) uint8 as (N, 3, H, W) in [0, 1], resized bilinearly to the size of the configuration."""
+        _, height, width = self._config.image_features[name].shape
+        pixels = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 255
+        if pixels.shape[2:] == (height, width):
+            return pixels.contiguous()
+        return torch.nn.functional.interpolate(pixels, size=(height, width), mode="bilinear", align_corners=False)
 
     def _in_env_units(self, action: Tensor) -> Tensor:
         """(N, D) one step of the chunks, in the environment's units."""
         action = self._postprocess(action)
         return action if self._to_env is None else self._to_env({ACTION: action})[ACTION]
+
+
+def _tensor(value: Array) -> Tensor:
+    return torch.from_numpy(np.asarray(value)).float()
 
 
 def _longest(config: Any) -> int:

@@ -101,7 +101,7 @@ def load_agent(name: str, device: str | None = None, trust_remote_code: bool = F
         check_device(device, here=True)
     folder = find_policy(name)
     if folder is None and is_reference(name):
-        return make_named(name, Agent, device=device)  # type: ignore[type-abstract]
+        return make_named(name, Agent, device=device)
     provider = find_provider(folder)
     if folder is not None and provider is not None:
         return provider.make_agent(provider.load(folder, device), trained_on(name))

@@ -31,6 +31,7 @@ class Selector:
             dimensions and executed steps.
         execute: steps of a chunk that the caller executes, at most; None for the policy's configuration.
         horizon: execute only the steps that the candidates agree on; None executes as many in every round.
+        history: (B, T, D) the previous chunks, for rules that use them.
     """
 
     adapter: Adapter
@@ -40,7 +41,7 @@ class Selector:
     space: ActionSpace | None = None
     execute: int | None = None
     horizon: AdaptiveRange | None = None
-    _previous: Tensor | None = field(default=None, repr=False)
+    history: Tensor | None = field(default=None, repr=False)
     _completed: dict[Any, tuple[ActionSpace | None, ActionSpace]] = field(default_factory=dict, repr=False)
     _windows: dict[tuple[Window, int], Window] = field(default_factory=dict, repr=False)
     _warned: bool = field(default=False, repr=False)
@@ -84,16 +85,16 @@ class Selector:
     def remember(self, selection: Selection) -> None:
         """Store the selected chunk for rules that use the previous one."""
         if self.rule.remembers:
-            self._previous = selection.chunk
+            self.history = selection.chunk
 
     def reset_history(self) -> None:
         """Forget the previous chunk, at the start of an episode."""
-        self._previous = None
+        self.history = None
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keep these rows of the previous chunk, after other episodes of the batch have ended."""
-        if self._previous is not None:
-            self._previous = self._previous[list(rows)]
+        if self.history is not None:
+            self.history = self.history[list(rows)]
 
     def _window(self) -> Window | None:
         """Real dimensions and executed steps, from the policy and the caller."""
@@ -139,7 +140,7 @@ class Selector:
 
     def _rule(self, rows: int) -> Rule:
         """The rule, with the rest of the previous chunk if it uses it."""
-        previous = self._previous
+        previous = self.history
         if not self.rule.remembers or previous is None or len(previous) != rows:
             return self.rule
         window = self._window()

@@ -30,7 +30,7 @@ def usage(spec: Spec) -> dict[str, Any]:
         "lerobot": f"--policy.keystone.spec='{text}'{execute}",
         "environment": f"KEYSTONE_SPEC='{text}'",
         "vla_eval": {"args": {"keystone": spec.as_dict()}},
-        "openpi": f"python -m keystone_robotics.integrations.openpi --spec '{text}' scripts/serve_policy.py",
+        "serve": f"keystone serve POLICY --spec '{text}'",
         "python": f"keystone.attach(policy, {text!r})",
         "notes": notes,
     }

@@ -24,9 +24,6 @@ FIELD = "keystone"
 
 log = logging.getLogger("keystone")
 
-process_options: dict[str, Any] = {}
-"""Options from the command line of a server: override the environment, overridden by a policy's flags."""
-
 
 @dataclasses.dataclass
 class _Holder:
@@ -116,7 +113,7 @@ def _attach_if_wanted(policy: Any, config: PreTrainedConfig) -> None:
     if isinstance(config, KeystoneConfig):  # attaches to the policy inside itself
         return
     options = getattr(config, FIELD, None) or KeystoneOptions()
-    given = merge(options.given(), process_options)
+    given = options.given()
     if not given and (reason := refusal(policy)):
         # Environment variables are for the whole process, and may be somebody else's: only a flag names this policy.
         if any(os.environ.get(variable_of(name), "").strip() for name in all_options()):

@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 from vla_eval.model_servers import serve as vla_eval_serve
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.integrations.network import bears, is_loopback
 from keystone_robotics.integrations.vla_eval.serving import Serving
+from keystone_robotics.network import bears, is_loopback
 
 MAX_K = 1024
 """Largest K that ``/config`` sets."""

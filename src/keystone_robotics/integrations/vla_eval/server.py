@@ -10,10 +10,10 @@ from vla_eval.model_servers.base import ModelServer, SessionContext
 from vla_eval.model_servers.predict import PredictModelServer
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.integrations.network import read_token
 from keystone_robotics.integrations.vla_eval.guard import candidates, install
 from keystone_robotics.integrations.vla_eval.options import ServeOptions
 from keystone_robotics.integrations.vla_eval.serving import Serving
+from keystone_robotics.network import read_token
 
 log = logging.getLogger("keystone")
 

@@ -54,3 +54,10 @@ class FlowAgent(Agent):
         if dims:
             chunks[..., dims] += positions[:, None, dims]
         return chunks
+
+    def example(self) -> Observation:
+        config = self.policy.config
+        observation = {"environment_state": np.zeros(config.observation_dim, np.float32)}
+        if config.relative:
+            observation["agent_pos"] = np.zeros(max(config.relative) + 1, np.float32)
+        return observation

@@ -98,7 +98,7 @@ def loads(data: bytes, types: Iterable[type] = (), max_operations: int = MAX_OPE
     {'state': array([1., 1.], dtype=float32), 'task': 'push'}
     >>> loads(pickle.dumps(os.system))
     Traceback (most recent call last):
-    keystone_robotics.integrations.unpickle.RefusedPickle: the pickle names 'posix.system', which is not accepted: ...
+    keystone_robotics.serve.unpickle.RefusedPickle: the pickle names 'posix.system', which is not accepted: ...
     """
     named = {f"{one.__module__}.{one.__qualname__}": one for one in types}
     reader = _Reader(named, max_operations, max_bytes=2 * len(data))

@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from keystone_robotics.integrations.unpickle import RefusedPickle, loads
+from keystone_robotics.serve.unpickle import RefusedPickle, loads
 
 
 class Kind(str, Enum):

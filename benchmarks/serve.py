@@ -1,0 +1,301 @@
+"""`keystone serve` against openpi's own server, on the same policy with the same K, over loopback.
+
+    KEYSTONE_UPSTREAM=… python -m benchmarks.serve                    # throughput and latency; see docs/upstream.md
+    python -m benchmarks.serve --reconnects 10000 --requests 200000   # memory over many requests and connections
+    python -m benchmarks.serve --fuzz 100000                          # fuzzed messages to each protocol
+
+Both servers are processes with one thread for the model. Blocks of requests to one and to the other alternate, so that other
+load on the machine disturbs both alike. Compared are medians over blocks; CPU milliseconds per request are the server
+process's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import harness
+
+RESULTS = Path(__file__).parent / "results" / "serve.json"
+CLIENTS = (1, 2, 4, 8, 16)
+STATE = "environment_state"
+
+
+def observation_dim(policy: str) -> int:
+    """Numbers that a shipped policy takes."""
+    from keystone_robotics.policies.load import find_policy
+
+    folder = find_policy(policy)
+    assert folder is not None
+    return int(json.loads((folder / "config.json").read_text())["observation_dim"])
+
+
+def run_stock(policy: str, spec: str) -> None:
+    """Openpi's own server, from its source, with a policy to which KeyStone is attached as docs/openpi.md says."""
+    import keystone_robotics as keystone
+    from keystone_robotics.policies.load import load_agent
+
+    path = Path(os.environ["KEYSTONE_UPSTREAM"]) / "openpi/src/openpi/serving/websocket_policy_server.py"
+    loaded = importlib.util.spec_from_file_location("websocket_policy_server", path)
+    assert loaded is not None
+    assert loaded.loader is not None
+    module = importlib.util.module_from_spec(loaded)
+    loaded.loader.exec_module(module)
+    agent = load_agent(policy)
+    keystone.attach(agent.policy, spec)
+
+    class Policy:
+        def infer(self, observation: dict[str, Any]) -> dict[str, Any]:
+            return {"actions": agent.plan([[observation]], [""])[0]}
+
+    Policy().infer(agent.example())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    print(f"serving openpi on 127.0.0.1:{port}", flush=True)
+    module.WebsocketPolicyServer(Policy(), "127.0.0.1", port).serve_forever()
+
+
+@contextlib.contextmanager
+def server(command: list[str]) -> Iterator[tuple[dict[str, int], Any]]:
+    """The ports of a server in a process, and the process."""
+    import psutil
+
+    process = subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "serving " in line:
+                break
+        else:
+            raise SystemExit(f"{' '.join(command)} did not start")
+        yield (
+            {name: int(port) for name, port in re.findall(r"(\w+) on [\d.]+:(\d+)", line)},
+            psutil.Process(process.pid),
+        )
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def ours(policy: str, spec: str, *more: str) -> list[str]:
+    """The command of our server."""
+    return ["-m", "keystone_robotics", "serve", policy, "--spec", spec, "--protocol", "openpi:0", *more]
+
+
+def block(port: int, process: Any, clients: int, requests: int, dim: int) -> dict[str, Any]:
+    """Requests of several clients at once, each waiting for its reply as a robot does."""
+    from openpi_client.websocket_client_policy import WebsocketClientPolicy
+
+    connected: list[Any] = []
+    while len(connected) < clients:
+        with contextlib.suppress(ConnectionRefusedError):
+            connected.append(WebsocketClientPolicy("127.0.0.1", port))
+    latencies: list[float] = []
+    reports: list[dict[str, Any]] = []
+
+    def act(client: Any, seed: int) -> None:
+        state = np.random.default_rng(seed).normal(size=dim).astype(np.float32)
+        for _ in range(requests):
+            begin = time.perf_counter()
+            reply = client.infer({STATE: state})
+            latencies.append(time.perf_counter() - begin)
+            reports.append(reply.get("keystone", {}))
+
+    threads = [threading.Thread(target=act, args=(one, number)) for number, one in enumerate(connected)]
+    before, begin = sum(process.cpu_times()[:2]), time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - begin
+    for client in connected:
+        client._ws.close()
+    p50, p95, p99 = np.percentile(latencies, [50, 95, 99])
+    return {
+        "per_second": len(latencies) / seconds, "p50_ms": 1e3 * p50, "p95_ms": 1e3 * p95, "p99_ms": 1e3 * p99,
+        "cpu_ms": 1e3 * (sum(process.cpu_times()[:2]) - before) / len(latencies),
+        "k": float(np.mean([one["k"] for one in reports])) if reports[0] else None,
+        "late": float(np.mean([one["late"] for one in reports])) if reports[0] else None,
+    }  # fmt: skip
+
+
+def compare(policy: str, k: int, requests: int, blocks: int, deadline_ms: float) -> list[dict[str, Any]]:
+    """Rows of medians over blocks, for each number of clients and server."""
+    spec, dim = f"core-mean:k={k}", observation_dim(policy)
+    kinds = {
+        "keystone serve": ours(policy, spec),
+        "with deadline": ours(policy, spec, "--deadline-ms", str(deadline_ms)),
+    }
+    if os.environ.get("KEYSTONE_UPSTREAM"):
+        kinds["openpi's server"] = ["-m", "benchmarks.serve", "--stock", "--policy", policy, "--k", str(k)]
+    rows = []
+    with contextlib.ExitStack() as stack:
+        running = {kind: stack.enter_context(server(command)) for kind, command in kinds.items()}
+        for ports, process in running.values():
+            block(ports["openpi"], process, 2, 5, dim)
+        for clients in CLIENTS:
+            found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+            for _ in range(blocks):
+                for kind, (ports, process) in running.items():
+                    found[kind].append(block(ports["openpi"], process, clients, requests, dim))
+            for kind, some in found.items():
+                row = {"policy": policy, "k_asked": k, "server": kind, "clients": clients}
+                row |= {
+                    name: None if some[0][name] is None else round(statistics.median(one[name] for one in some), 3)
+                    for name in some[0]
+                }
+                if "deadline" in kind:
+                    row["deadline_ms"] = deadline_ms
+                if "openpi's server" in found:
+                    pairs = zip(some, found["openpi's server"], strict=True)
+                    row["ratio"] = round(statistics.median(a["per_second"] / b["per_second"] for a, b in pairs), 3)
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+    return rows
+
+
+def memory(policy: str, requests: int, reconnects: int) -> dict[str, Any]:
+    """Resident memory of the server after a tenth of the requests and connections, and after all."""
+    from openpi_client.websocket_client_policy import WebsocketClientPolicy
+
+    dim = observation_dim(policy)
+    with server(ours(policy, "core-mean:k=4")) as (ports, process):
+        seen = []
+
+        def note() -> None:
+            seen.append(process.memory_info().rss / 2**20)
+
+        for part in range(10):
+            block(ports["openpi"], process, 8, max(requests // 80, 1), dim)
+            for _ in range(reconnects // 10):
+                client = WebsocketClientPolicy("127.0.0.1", ports["openpi"])
+                client._ws.close()
+            note()
+            print(f"{part + 1}/10: {seen[-1]:.1f} MiB", flush=True)
+    return {
+        "requests": requests,
+        "reconnects": reconnects,
+        "mib_after_a_tenth": round(seen[0], 1),
+        "mib_at_the_end": round(seen[-1], 1),
+    }
+
+
+def fuzz(policy: str, count: int) -> dict[str, Any]:
+    """Mutated messages to openpi's, StarVLA's and GR00T's protocol, while one honest client checks its replies."""
+    import zmq
+    from openpi_client import msgpack_numpy
+    from openpi_client.websocket_client_policy import WebsocketClientPolicy
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.client import connect
+
+    dim, rng = observation_dim(policy), random.Random(0)
+    state = np.zeros(dim, np.float32)
+    good = {
+        "openpi": msgpack_numpy.packb({STATE: state, "prompt": "push"}),
+        "starvla": msgpack_numpy.packb(
+            {"type": "infer", "payload": {"examples": [{"image": [], "lang": "x", "state": state}]}}
+        ),
+        "groot": msgpack_numpy.packb(
+            {"endpoint": "get_action", "data": {"observation": {"state": {"x": state[None, None]}}}}
+        ),
+    }
+    tried = dict.fromkeys(good, 0)
+    command = ours(policy, "core-mean:k=2,seed=0")
+    command[command.index("openpi:0")] = "openpi:0,starvla:0,groot:0"
+    with server(command) as (ports, process):
+        honest = WebsocketClientPolicy("127.0.0.1", ports["openpi"])
+        ask = {STATE: state, "keystone_seed": 1}
+        expected = honest.infer(ask)["actions"]
+        context = zmq.Context()
+        for number in range(count):
+            for name, message in good.items():
+                data = mutate(message, rng)
+                tried[name] += 1
+                if name == "groot":
+                    request = context.socket(zmq.REQ)
+                    request.setsockopt(zmq.LINGER, 0)
+                    request.setsockopt(zmq.RCVTIMEO, 20_000)
+                    request.connect(f"tcp://127.0.0.1:{ports[name]}")
+                    request.send(data)
+                    request.recv()
+                    request.close()
+                    continue
+                with (
+                    connect(f"ws://127.0.0.1:{ports[name]}", compression=None) as connection,
+                    contextlib.suppress(ConnectionClosed),
+                ):
+                    connection.recv()
+                    connection.send(data)
+                    connection.recv(timeout=20)
+            if number % 50 == 0:
+                assert np.allclose(honest.infer(ask)["actions"], expected, atol=1e-5), "a wrong reply to somebody else"
+        assert process.is_running()
+    return {"fuzzed": tried}
+
+
+def mutate(message: bytes, rng: random.Random) -> bytes:
+    """A message with a few bytes changed, cut, repeated or inserted."""
+    data = bytearray(message)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(data) or 1)
+        kind = rng.randrange(4)
+        if kind == 0 and data:
+            data[at] = rng.randrange(256)
+        elif kind == 1:
+            del data[at : at + rng.randint(1, 64)]
+        elif kind == 2:
+            data[at:at] = data[at : at + rng.randint(1, 64)]
+        else:
+            data[at:at] = rng.randbytes(rng.randint(1, 8))
+    return bytes(data)
+
+
+def main() -> None:
+    """Measure, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", default="metaworld-mixed")
+    parser.add_argument("--k", type=int, default=16)
+    parser.add_argument("--per-client", type=int, default=40, help="requests of a client in a block")
+    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--deadline-ms", type=float, default=100)
+    parser.add_argument("--requests", type=int, default=0, help="measure memory over so many requests")
+    parser.add_argument("--reconnects", type=int, default=0)
+    parser.add_argument("--fuzz", type=int, default=0, help="fuzzed messages to each protocol")
+    parser.add_argument("--stock", action="store_true", help="run openpi's server")
+    given = parser.parse_args()
+    if given.stock:
+        run_stock(given.policy, f"core-mean:k={given.k}")
+        return
+    written = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if given.requests or given.reconnects:
+        written["memory"] = memory(given.policy, given.requests, given.reconnects)
+    elif given.fuzz:
+        written["fuzz"] = fuzz(given.policy, given.fuzz)
+    else:
+        written["rows"] = compare(given.policy, given.k, given.per_client, given.blocks, given.deadline_ms)
+    written["machine"] = harness.describe_machine("python -m benchmarks.serve")
+    RESULTS.write_text(json.dumps(written, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

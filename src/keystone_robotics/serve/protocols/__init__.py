@@ -1,0 +1,1 @@
+"""One short file for each protocol: it translates messages, and nothing else."""

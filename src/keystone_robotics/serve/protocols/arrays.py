@@ -1,0 +1,131 @@
+"""MessagePack with numpy arrays, as openpi, StarVLA and GR00T write them. No pickle; sizes are checked before they are used."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from keystone_robotics.serve.messages import Refused
+
+#: Values in a message, apart from the numbers in arrays: 64 MB of empty lists would take 4 GB.
+MOST_VALUES = 1_000_000
+_DTYPE = re.compile(r"[<>|=]?([biuf]\d{1,2}|[SU]\d{1,9})")  # no objects, no records
+
+
+def unpack(message: bytes) -> Any:
+    """The value of a message. Arrays in the formats of openpi, GR00T (``.npy``) and msgpack-numpy.
+
+    Raises:
+        Refused: if it is anything else.
+
+    >>> unpack(pack_openpi({"state": np.arange(3)}))
+    {'state': array([0, 1, 2])}
+    """
+    left = MOST_VALUES
+
+    def count(values: Any) -> Any:
+        nonlocal left
+        left -= len(values) + 1
+        if left < 0:
+            raise Refused("message", f"the message has more than {MOST_VALUES} values")
+        return values
+
+    try:
+        return msgpack.unpackb(
+            message, object_hook=lambda found: _array(count(found)), list_hook=count,
+            max_array_len=MOST_VALUES, max_map_len=10_000, max_ext_len=0,
+        )  # fmt: skip
+    except Refused:
+        raise
+    except Exception as error:  # every failure is one of the bytes
+        raise Refused("message", f"not a valid message: {type(error).__name__}: {str(error)[:200]!a}") from None
+
+
+def _array(found: dict[Any, Any]) -> Any:
+    def get(key: str) -> Any:
+        return found.get(key.encode(), found.get(key))
+
+    if get("__ndarray__"):
+        return _from_bytes(get("data"), get("dtype"), get("shape"))
+    if get("__npgeneric__"):
+        return np.asarray(get("data"), _dtype(get("dtype")))[()]
+    if get("__ndarray_class__"):
+        return _from_npy(get("as_npy"))
+    if get("nd") is not None and get("type") is not None:
+        return _from_bytes(get("data"), get("type"), get("shape") or ())
+    return found
+
+
+def _dtype(name: Any) -> np.dtype[Any]:
+    text = name.decode("ascii", "replace") if isinstance(name, bytes) else name
+    if not isinstance(text, str) or not _DTYPE.fullmatch(text):
+        raise Refused("message", f"the message has an array of {str(name)[:50]!a}: expected numbers or text")
+    return np.dtype(text)
+
+
+def _from_bytes(data: Any, dtype: Any, shape: Any) -> np.ndarray[Any, Any]:
+    kind = _dtype(dtype)
+    sizes = tuple(shape) if isinstance(shape, (list, tuple)) else None
+    if (
+        sizes is None
+        or len(sizes) > 8
+        or not isinstance(data, bytes)
+        or not all(isinstance(size, int) and 0 <= size <= len(data) for size in sizes)
+        or not kind.itemsize
+        or math.prod(sizes) * kind.itemsize != len(data)
+    ):
+        raise Refused("message", "the message has an array whose shape does not match its content")
+    return np.frombuffer(data, kind).reshape(sizes)
+
+
+def _from_npy(content: Any) -> np.ndarray[Any, Any]:
+    """What `numpy.save` wrote; not read by numpy, which would allocate what the header claims."""
+    npy: Any = np.lib.format
+    stream = io.BytesIO(content)
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
+    shape, fortran, dtype = read(stream)
+    sizes = shape[::-1] if fortran else shape
+    array = _from_bytes(stream.read(), dtype.str, sizes)
+    return array.T if fortran else array
+
+
+def _packed(value: Any, array: Callable[[np.ndarray[Any, Any]], Any]) -> bytes:
+    def default(other: Any) -> Any:
+        if isinstance(other, np.ndarray):
+            return array(other)
+        if isinstance(other, np.generic):
+            return other.item()
+        raise TypeError(f"a {type(other).__name__} cannot be sent")
+
+    packed: bytes = msgpack.packb(value, default=default)
+    return packed
+
+
+def pack_openpi(value: Any) -> bytes:
+    """With arrays as openpi's and StarVLA's clients read them."""
+    return _packed(
+        value,
+        lambda array: {
+            b"__ndarray__": True,
+            b"data": array.tobytes(),
+            b"dtype": array.dtype.str,
+            b"shape": array.shape,
+        },
+    )
+
+
+def pack_groot(value: Any) -> bytes:
+    """With arrays as all GR00T clients read them, N1.5 to N1.7."""
+
+    def npy(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+        content = io.BytesIO()
+        np.save(content, array, allow_pickle=False)
+        return {"__ndarray_class__": True, "as_npy": content.getvalue()}
+
+    return _packed(value, npy)

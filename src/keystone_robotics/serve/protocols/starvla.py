@@ -1,0 +1,66 @@
+"""StarVLA's WebSocket protocol: ``{type, request_id, payload}``, or the payload alone, with several ``examples`` in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from keystone_robotics.serve.messages import Refused, take_options
+from keystone_robotics.serve.protocols.arrays import pack_openpi, unpack
+from keystone_robotics.serve.service import Client, Service
+
+
+def greeting(service: Service) -> bytes:
+    """The metadata that a client expects before it sends anything."""
+    return pack_openpi({"env": "keystone", **service.metadata})
+
+
+async def answer(service: Service, client: Client, message: bytes) -> bytes | str:
+    """The reply to a message."""
+    request = unpack(message)
+    if not isinstance(request, dict):
+        raise Refused("message", f"the message is a {type(request).__name__}: expected a dict with examples")
+    about = {"type": "inference_result", "request_id": request.get("request_id", "default")}
+    kind, payload = request.get("type", "infer"), request.get("payload", request)
+    if kind == "ping":
+        return pack_openpi({"status": "ok", "ok": True, **about, "type": "ping"})
+    try:
+        if kind == "reset":
+            service.reset(client, payload if isinstance(payload, dict) else {})
+            return pack_openpi({"status": "ok", "ok": True, **about, "type": "reset"})
+        if kind not in ("infer", "predict_action") or not isinstance(payload, dict):
+            raise Refused("observation", f"type {str(kind)[:50]!a}: expected infer, ping or reset, with a payload")
+        data = await _predict(service, client, {k: v for k, v in payload.items() if k not in ("type", "request_id")})
+    except Refused as refusal:
+        return pack_openpi({"status": "error", "ok": False, **about, "error": {"message": str(refusal)}})
+    return pack_openpi({"status": "ok", "ok": True, **about, "data": data})
+
+
+async def _predict(service: Service, client: Client, payload: dict[str, Any]) -> dict[str, Any]:
+    served, options = service.model.served, take_options(payload)
+    if not served.inputs:  # StarVLA's own policy
+        reply = await service.act(client, payload, **options)
+        return {**(reply.own if isinstance(reply.own, dict) else {"actions": reply.own}), "keystone": [reply.report]}
+    examples = payload.get("examples")
+    if not isinstance(examples, list) or not all(isinstance(one, dict) for one in examples):
+        raise Refused("observation", "the payload has no examples: expected a list of dicts with image, lang and state")
+    observations = [_observation(service, one) for one in examples]
+    tasks = [str(one.get("lang", ""))[:4096] for one in examples]
+    replies = await service.act_for_all(client, observations, tasks, **options)
+    return {"actions": np.stack([one.actions for one in replies]), "keystone": [one.report for one in replies]}
+
+
+def _observation(service: Service, example: dict[str, Any]) -> dict[str, Any]:
+    """Images by their order, as the client and the policy have agreed on; the state flat."""
+    served = service.model.served
+    images = example.get("image", [])
+    images = list(images) if isinstance(images, (list, tuple)) else [images]
+    if len(images) != len(served.images):
+        raise Refused(
+            "observation", f"an example has {len(images)} images: the policy takes {', '.join(served.images) or 'none'}"
+        )
+    observation = dict(zip(served.images, images, strict=True))
+    if served.state is not None and "state" in example:
+        observation[served.state] = np.ravel(np.asarray(example["state"]))
+    return observation

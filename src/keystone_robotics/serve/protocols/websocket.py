@@ -1,0 +1,145 @@
+"""The WebSocket server under openpi's and StarVLA's protocols, with the pages for operators on the same port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from keystone_robotics.serve.address import Tls
+from keystone_robotics.serve.messages import Refused
+from keystone_robotics.serve.service import Client, Service
+
+log = logging.getLogger("keystone.serve")
+
+
+class Conversation(Protocol):
+    """What a protocol on WebSockets defines."""
+
+    def greeting(self, service: Service) -> bytes:
+        """Sent when a client has connected."""
+
+    async def answer(self, service: Service, client: Client, message: bytes) -> bytes | str:
+        """The reply to one message; a `Refused` that is raised ends the connection."""
+
+
+class WebSocketListener:
+    """An open port."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.port: int = next(iter(server.sockets)).getsockname()[1]
+
+    async def close(self) -> None:
+        """Stop to listen and close all connections."""
+        self._server.close()
+        await self._server.wait_closed()
+
+
+async def listen(
+    service: Service, host: str, port: int, tls: Tls | None, name: str, protocol: Conversation | None
+) -> WebSocketListener:
+    """Open a port; without a protocol, for operators only."""
+    guard = service.guard
+
+    class LimitedConnection(ServerConnection):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if len(self.server.handler_tasks) > 2 * guard.max_connections:  # handshakes that are never completed
+                transport.abort()
+
+    async def converse(connection: ServerConnection) -> None:
+        assert protocol is not None
+        with contextlib.suppress(ConnectionClosed):
+            try:
+                with service.connected(name) as client:
+                    await connection.send(protocol.greeting(service))
+                    while True:
+                        message = await asyncio.wait_for(connection.recv(), guard.idle_timeout)
+                        if isinstance(message, str):
+                            raise Refused("message", "the message is text: expected bytes, MessagePack")
+                        reply = await _while_open(connection, protocol.answer(service, client, message))
+                        await asyncio.wait_for(connection.send(reply), guard.read_timeout)
+            except Refused as refusal:
+                service.metrics.refused.labels(refusal.reason).inc()
+                await connection.send(str(refusal))
+                await connection.close(1008, "refused; the reason is in the previous message")
+            except asyncio.TimeoutError:
+                await connection.close(1008, f"no message for {guard.idle_timeout:g} s, or a reply was not read")
+
+    def on_request(connection: ServerConnection, request: Request) -> Response | None:
+        page = _page(service, connection, request)
+        if page is not None:
+            return page
+        if not guard.admits_header(request.headers.get("Authorization")):
+            service.metrics.refused.labels("token").inc()
+            text = "expected the server's token: Authorization: Api-Key TOKEN\n"
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, text)
+        if protocol is None:
+            return connection.respond(http.HTTPStatus.NOT_FOUND, "expected /healthz, /readyz or /metrics\n")
+        refusal = service.refuse_connection()
+        if refusal is not None:
+            service.metrics.refused.labels(refusal.reason).inc()
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{refusal}\n")
+        return None
+
+    server = await serve(
+        converse, host, port, ssl=None if tls is None else tls.context,
+        process_request=on_request, create_connection=LimitedConnection,
+        origins=[None],  # programs send no Origin, web pages always do
+        compression=None, max_size=guard.max_message, max_queue=1, open_timeout=guard.read_timeout,
+        ping_interval=20, ping_timeout=20, close_timeout=2, logger=logging.getLogger("keystone.serve.websocket"),
+    )  # fmt: skip
+    return WebSocketListener(server)
+
+
+async def _while_open(connection: ServerConnection, answer: Awaitable[bytes | str]) -> bytes | str:
+    """The answer; cancelled when the client goes away, so that nothing is computed for nobody."""
+    answering = asyncio.ensure_future(answer)
+    closed = asyncio.ensure_future(connection.wait_closed())
+    try:
+        await asyncio.wait((answering, closed), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            answering.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await answering
+            await connection.recv()  # raises ConnectionClosed
+        return await answering
+    finally:
+        closed.cancel()
+
+
+def _page(service: Service, connection: ServerConnection, request: Request) -> Response | None:
+    """The pages for operators; None if this is none of them."""
+    path = request.path.partition("?")[0]
+    pages: dict[str, Callable[[], tuple[http.HTTPStatus, str]]] = {
+        "/healthz": lambda: (http.HTTPStatus.OK, "OK\n"),
+        "/readyz": lambda: _ready(service),
+        "/metrics": lambda: _metrics(service, request),
+    }
+    if path not in pages:
+        return None
+    return connection.respond(*pages[path]())
+
+
+def _ready(service: Service) -> tuple[http.HTTPStatus, str]:
+    refusal = service.refuse_connection()
+    if refusal is None:
+        return http.HTTPStatus.OK, "ready\n"
+    return http.HTTPStatus.SERVICE_UNAVAILABLE, f"{refusal}\n"
+
+
+def _metrics(service: Service, request: Request) -> tuple[http.HTTPStatus, str]:
+    if not service.guard.admits_header(request.headers.get("Authorization")):
+        return http.HTTPStatus.UNAUTHORIZED, "expected the server's token: Authorization: Bearer TOKEN\n"
+    text = service.metrics.render()
+    if text is None:
+        return http.HTTPStatus.NOT_IMPLEMENTED, 'pip install "keystone-robotics[serve]" for metrics\n'
+    return http.HTTPStatus.OK, text.decode()

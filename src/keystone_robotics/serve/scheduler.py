@@ -1,0 +1,212 @@
+"""Which robots are answered in the next round, and with which K. Pure: no threads, no sockets, the clock is an argument."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from keystone_robotics.serve.messages import Refused, Waiting
+
+#: Rounds whose times are remembered.
+REMEMBERED = 32
+
+
+class Setting(NamedTuple):
+    """How a round is drawn.
+
+    Attributes:
+        k: candidates per robot.
+        steps: denoising steps; None for the policy's own number, or that of the Spec.
+    """
+
+    k: int
+    steps: int | None = None
+
+
+def settings_from(k: int, least_k: int = 1, steps: int | None = None, least_steps: int | None = None) -> list[Setting]:
+    """From the best to the fastest: K is halved down to ``least_k``; then the steps, if a least number is given.
+
+    >>> settings_from(16, 4)
+    [Setting(k=16, steps=None), Setting(k=8, steps=None), Setting(k=4, steps=None)]
+    >>> settings_from(2, 1, steps=10, least_steps=4)
+    [Setting(k=2, steps=10), Setting(k=1, steps=10), Setting(k=1, steps=5), Setting(k=1, steps=4)]
+    """
+    found = [Setting(number, steps) for number in _halved(k, least_k)]
+    if steps is not None and least_steps is not None:
+        found += [Setting(found[-1].k, number) for number in _halved(steps, least_steps)[1:]]
+    return found
+
+
+def _halved(most: int, least: int) -> list[int]:
+    numbers = [most]
+    while numbers[-1] > least:
+        numbers.append(max(numbers[-1] // 2, least))
+    return numbers
+
+
+class LatencyTable:
+    """Seconds of rounds, by number of robots (rounded up to a power of two) and setting.
+
+    Each size and setting is measured once, before the server listens. What later rounds take relative to that, of whatever
+    size, corrects all of them: so K comes back when a machine that was busy is free again, though K was not tried meanwhile.
+
+    >>> table = LatencyTable()
+    >>> table.measure(1, Setting(16), 0.010)
+    >>> table.estimate(1, Setting(16)), table.estimate(4, Setting(16)), table.estimate(1, Setting(8))
+    (0.01, 0.04, 0.0)
+    >>> table.measure(1, Setting(8), 0.006)
+    >>> table.observe(1, Setting(8), 0.012)
+    >>> table.estimate(1, Setting(16))
+    0.02
+    """
+
+    def __init__(self) -> None:
+        self._measured: dict[tuple[int, Setting], float] = {}
+        self._ratios: deque[float] = deque(maxlen=REMEMBERED)
+
+    def measure(self, batch: int, setting: Setting, seconds: float) -> None:
+        """What a round takes when nothing disturbs it: the fastest counts."""
+        cell = _power(batch), setting
+        self._measured[cell] = min(seconds, self._measured.get(cell, math.inf))
+
+    def observe(self, batch: int, setting: Setting, seconds: float) -> None:
+        """What a round of a robot took."""
+        expected = self._undisturbed(batch, setting)
+        if expected:
+            self._ratios.append(seconds / expected)
+        else:  # there was no warm-up
+            self.measure(batch, setting, seconds)
+
+    def estimate(self, batch: int, setting: Setting) -> float:
+        """Seconds that 19 of 20 such rounds take at most. Larger rounds than measured: in proportion; none measured: 0."""
+        ranked = sorted(self._ratios) or [1.0]
+        return self._undisturbed(batch, setting) * ranked[math.ceil(0.95 * len(ranked)) - 1]
+
+    def _undisturbed(self, batch: int, setting: Setting) -> float:
+        size = _power(batch)
+        while size:
+            if (size, setting) in self._measured:
+                return self._measured[size, setting] * (_power(batch) / size)
+            size //= 2
+        return 0.0
+
+
+def _power(batch: int) -> int:
+    return 1 << (batch - 1).bit_length()
+
+
+class Batch(NamedTuple):
+    """What the model does next.
+
+    Attributes:
+        waiting: the requests of one round, at most one of a robot.
+        setting: K and steps.
+        late: how many of the deadlines cannot be met, not even with the fastest setting.
+    """
+
+    waiting: list[Waiting]
+    setting: Setting
+    late: int
+
+
+@dataclass
+class Scheduler:
+    """Requests that wait, and the choice of K.
+
+    There is no timer: while the model computes a round, the next one gathers.
+
+    Attributes:
+        settings: from the best to the fastest.
+        latency: what rounds take.
+        max_waiting: requests in the queue; further ones are refused.
+        max_batch: robots in a round.
+        max_age: seconds after which an observation is not answered any more.
+    """
+
+    settings: Sequence[Setting]
+    latency: LatencyTable
+    max_waiting: int = 256
+    max_batch: int = 16
+    max_age: float = math.inf
+
+    def __post_init__(self) -> None:
+        self._waiting: dict[str, Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, request: Waiting) -> Waiting | None:
+        """Queue a request; returns the older one of the same robot that it replaces.
+
+        Raises:
+            Refused: if the queue is full.
+        """
+        replaced = self._waiting.pop(request.robot, None)
+        if len(self._waiting) >= self.max_waiting:
+            raise Refused(
+                "full", f"{self.max_waiting} requests are waiting already: try again, or start another server"
+            )
+        self._waiting[request.robot] = request
+        return replaced
+
+    def cancel(self, request: Waiting) -> bool:
+        """Remove a request that has not begun; whether it was there."""
+        if self._waiting.get(request.robot) is not request:
+            return False
+        del self._waiting[request.robot]
+        return True
+
+    def take_stale(self, now: float) -> list[Waiting]:
+        """Remove the requests whose observation is older than ``max_age``."""
+        stale = [one for one in self._waiting.values() if one.age(now) > self.max_age]
+        for one in stale:
+            del self._waiting[one.robot]
+        return stale
+
+    def next(self, now: float) -> Batch | None:
+        """Remove the requests of the next round: those with the earliest deadline and what can be answered with it."""
+        if not self._waiting:
+            return None
+        rounds = self._rounds()
+        setting, late = self._choose(rounds, now)
+        for one in rounds[0]:
+            del self._waiting[one.robot]
+        return Batch(rounds[0], setting, late)
+
+    def _rounds(self) -> list[list[Waiting]]:
+        """All that wait, in the rounds in which they would be answered."""
+        rounds: list[list[Waiting]] = []
+        filling: dict[object, list[Waiting]] = {}
+        for one in sorted(self._waiting.values(), key=lambda one: (one.deadline, one.arrived)):
+            mates = filling.get(one.group)
+            if mates is None or len(mates) >= self.max_batch:
+                mates = filling[one.group] = []
+                rounds.append(mates)
+            mates.append(one)
+        return rounds
+
+    def _choose(self, rounds: list[list[Waiting]], now: float) -> tuple[Setting, int]:
+        """The best setting with which all deadlines are met; the fastest if some are missed even so, to catch up.
+
+        A deadline that even a single robot could not meet counts for nobody: one client must not slow down the others' choice.
+        """
+        fastest = self.settings[-1]
+        alone = self.latency.estimate(1, fastest)
+        late = self._late(rounds, fastest, now)
+        if any(one.deadline - one.arrived >= alone for one in late):
+            return fastest, len(late)
+        ignored = {id(one) for one in late}
+        for setting in self.settings:
+            if all(id(one) in ignored for one in self._late(rounds, setting, now)):
+                return setting, len(late)
+        raise AssertionError("the fastest setting is no later than itself")
+
+    def _late(self, rounds: list[list[Waiting]], setting: Setting, now: float) -> list[Waiting]:
+        late = []
+        for mates in rounds:
+            now += self.latency.estimate(len(mates), setting)
+            late += [one for one in mates if now > one.deadline]
+        return late

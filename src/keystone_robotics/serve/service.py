@@ -1,0 +1,266 @@
+"""What all protocols share: clients and their episodes, the way to the model, tokens, limits, state of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import itertools
+import logging
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from keystone_robotics import __version__
+from keystone_robotics.sample.noise import derive_seed
+from keystone_robotics.serve.messages import Ask, Refused, Reply, take_options
+from keystone_robotics.serve.metrics import Metrics
+from keystone_robotics.serve.model import Model
+
+log = logging.getLogger("keystone.serve")
+
+#: Clients that are remembered in protocols whose connections come and go unnoticed.
+KNOWN = 1024
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Limits of what clients may do to the server.
+
+    Attributes:
+        token: that they must send; None if none is needed.
+        max_connections: at a time; further ones are refused.
+        max_message: bytes.
+        max_rows: robots in one message.
+        read_timeout: seconds in which a handshake, or a message that has begun in parts, must be complete.
+        idle_timeout: seconds without a message after which a connection is closed.
+    """
+
+    token: str | None = None
+    max_connections: int = 64
+    max_message: int = 64_000_000
+    max_rows: int = 64
+    read_timeout: float = 10.0
+    idle_timeout: float = 600.0
+
+    def admits(self, given: str | None) -> bool:
+        """Whether a client sent the token. Takes the same time for every wrong one.
+
+        >>> Guard(token="0123456789abcdef").admits("0123456789abcdef"), Guard(token="0123").admits(None), Guard().admits(None)
+        (True, False, True)
+        """
+        if self.token is None:
+            return True
+        return hmac.compare_digest((given or "").encode(errors="surrogateescape"), self.token.encode())
+
+    def admits_header(self, authorization: str | None) -> bool:
+        """The same of an ``Authorization`` header: ``Api-Key TOKEN``, as openpi's client sends it, or ``Bearer TOKEN``."""
+        scheme, _, token = (authorization or "").partition(" ")
+        return self.admits(token.strip() if scheme.lower() in ("api-key", "bearer") else None)
+
+
+@dataclass(eq=False)
+class Client:
+    """One connection.
+
+    Attributes:
+        name: of the connection, which is also its robot unless the client names an episode.
+        uses: what it has under way: a connection, or calls.
+        robots: that end with the connection.
+    """
+
+    name: str
+    uses: int = 0
+    robots: set[str] = field(default_factory=set)
+
+
+class KnownClients:
+    """Clients of a protocol whose connections come and go unnoticed, by what tells them apart; the last 1024 are known."""
+
+    def __init__(self, service: Service, protocol: str) -> None:
+        self._service, self._protocol = service, protocol
+        self._known: OrderedDict[Hashable, Client] = OrderedDict()
+
+    def __getitem__(self, key: Hashable) -> Client:
+        client = self._known.get(key)
+        if client is None:
+            client = self._known[key] = self._service.new_client(self._protocol)
+            while len(self._known) > KNOWN:
+                self._service.leave(self._known.popitem(last=False)[1])
+        self._known.move_to_end(key)
+        return client
+
+
+class Service:
+    """Between the protocols, which run in one event loop, and the model, which has a thread of its own.
+
+    Attributes:
+        model: that answers.
+        guard: limits.
+        metrics: counters.
+        metadata: sent to clients that ask who answers.
+        draining: the server is about to end: no new connections, no new requests.
+        connections: clients that have something under way.
+        acting: requests that are not answered yet.
+    """
+
+    def __init__(self, model: Model, guard: Guard = Guard(), metrics: Metrics | None = None) -> None:  # noqa: B008
+        self.model, self.guard = model, guard
+        self.metrics = metrics or Metrics()
+        self.draining = False
+        self.connections = 0
+        self.acting = 0
+        self._numbers = itertools.count(1)
+        spec = model.handle.spec
+        self.metadata: dict[str, Any] = {
+            "keystone": {
+                "version": __version__,
+                "policy": model.served.name,
+                "rule": spec.bind().name,
+                "k": model.handle.k,
+            }
+        }
+        own = getattr(model.served.policy, "metadata", None)
+        if isinstance(own, Mapping):
+            self.metadata = {**own, **self.metadata}
+
+    # ---- connections
+
+    @contextlib.contextmanager
+    def connected(self, protocol: str) -> Iterator[Client]:
+        """A client for the time of its connection.
+
+        Raises:
+            Refused: if there are too many, or the server is about to end.
+        """
+        client = self.new_client(protocol)
+        with self.using(client):
+            try:
+                yield client
+            finally:
+                self.leave(client)
+
+    def new_client(self, protocol: str) -> Client:
+        """A client with a name of its own, which has not begun anything."""
+        return Client(f"{protocol}-{next(self._numbers)}")
+
+    @contextlib.contextmanager
+    def using(self, client: Client) -> Iterator[None]:
+        """Within this block a client counts as connected: for its connection, or, where connections come and go unnoticed
+        (gRPC, ZeroMQ), for each of its calls.
+
+        Raises:
+            Refused: if there are too many, or the server is about to end.
+        """
+        if not client.uses and (refusal := self.refuse_connection()) is not None:
+            raise refusal
+        self._count(client, 1)
+        try:
+            yield
+        finally:
+            self._count(client, -1)
+
+    def _count(self, client: Client, change: int) -> None:
+        before = bool(client.uses)
+        client.uses += change
+        self.connections += bool(client.uses) - before
+        self.metrics.connections.set(self.connections)
+
+    def leave(self, client: Client) -> None:
+        """A client has gone: robots that have no name of their own are forgotten."""
+        for robot in client.robots:
+            self.model.forget(robot)
+
+    def refuse_connection(self) -> Refused | None:
+        """Why there is no room for another client; None if there is."""
+        if self.draining:
+            return Refused("draining", "the server is shutting down")
+        if self.connections >= self.guard.max_connections:
+            return Refused("full", f"{self.guard.max_connections} clients are connected already (--max-connections)")
+        return None
+
+    # ---- requests
+
+    async def act(self, client: Client, observation: dict[str, Any], row: int | None = None, **more: Any) -> Reply:
+        """The reply to an observation, with KeyStone's keys in it or in ``more`` (arguments of `Ask`, and ``episode``).
+
+        Args:
+            client: who asks.
+            observation: of one robot.
+            row: of a message with several robots.
+            **more: options of the request.
+
+        Raises:
+            Refused: in words, if there is none.
+        """
+        self.acting += 1
+        try:
+            options = {**take_options(observation), **more}
+            episode = options.pop("episode", None)
+            robot = (episode or client.name) + ("" if row is None else f"/{row}")
+            if episode is None:
+                client.robots.add(robot)
+            return await self._reply(Ask(robot, observation, **options))
+        except Refused as refusal:
+            self.metrics.refused.labels(refusal.reason).inc()
+            log.info(
+                "refused", extra={"fields": {"client": client.name, "reason": refusal.reason, "text": str(refusal)}}
+            )
+            raise
+        finally:
+            self.acting -= 1
+
+    async def act_for_all(
+        self, client: Client, observations: Sequence[dict[str, Any]], tasks: Sequence[str], **options: Any
+    ) -> list[Reply]:
+        """The replies to a message with several robots, in one round if they fit.
+
+        Raises:
+            Refused: if one of them is.
+        """
+        if not 1 <= len(observations) <= self.guard.max_rows:
+            raise Refused("message", f"{len(observations)} robots in a message: expected 1 to {self.guard.max_rows}")
+        rows = [None] if len(observations) == 1 else range(len(observations))
+        seeds = [options.pop("seed", None)] * len(observations)
+        if len(seeds) > 1 and seeds[0] is not None:
+            seeds = [derive_seed(seed, row) for row, seed in enumerate(seeds)]
+        replies = await asyncio.gather(
+            *(
+                self.act(client, observation, row, task=task, seed=seed, **options)
+                for observation, row, task, seed in zip(observations, rows, tasks, seeds, strict=True)
+            ),
+            return_exceptions=True,
+        )
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+        return replies  # type: ignore[return-value]
+
+    async def _reply(self, ask: Ask) -> Reply:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Reply | Refused] = loop.create_future()
+
+        def settle(outcome: Reply | Refused) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        def done(outcome: Reply | Refused) -> None:  # in the model's thread
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(settle, outcome)
+
+        withdraw = self.model.submit(ask, done)
+        try:
+            outcome = await future
+        except asyncio.CancelledError:  # the client is gone
+            withdraw()
+            raise
+        if isinstance(outcome, Refused):
+            raise outcome
+        return outcome
+
+    def reset(self, client: Client, options: dict[str, Any]) -> None:
+        """Begin a new episode of the client's robots, or of the one that it names."""
+        episode = take_options(options).get("episode")
+        for robot in client.robots if episode is None else (episode,):
+            self.model.reset(robot)

@@ -1,0 +1,168 @@
+"""Which robots are answered in which round, and with which K: a pure function of queue, latencies and clock."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keystone_robotics.serve.messages import Refused, Waiting
+from keystone_robotics.serve.scheduler import LatencyTable, Scheduler, Setting, settings_from
+
+SETTINGS = settings_from(16)
+
+
+def table(per_candidate=0.001, fixed=0.002):
+    """A round takes a fixed time and one for each candidate of each robot."""
+    found = LatencyTable()
+    for size in (1, 2, 4, 8):
+        for setting in SETTINGS:
+            found.measure(size, setting, fixed + per_candidate * size * setting.k)
+    return found
+
+
+def scheduler(**options):
+    return Scheduler(SETTINGS, table(), **{"max_batch": 8, **options})
+
+
+def request(robot, arrived=0.0, within=math.inf, group="same", observed=None):
+    return Waiting(robot, group, arrived, arrived + within, observed)
+
+
+def test_alone_and_without_a_deadline_a_robot_gets_all_candidates():
+    one = scheduler()
+    one.submit(request("a"))
+    batch = one.next(0.0)
+    assert ([w.robot for w in batch.waiting], batch.setting, batch.late) == (["a"], Setting(16), 0)
+    assert one.next(0.0) is None
+
+
+def test_k_falls_with_the_number_of_robots_and_is_given_back():
+    found = []
+    for robots in (1, 2, 4, 8, 2, 1):
+        one = scheduler()
+        for number in range(robots):
+            one.submit(request(str(number), within=0.040))
+        found.append(one.next(0.0).setting.k)
+    assert found == [16, 16, 8, 4, 16, 16]  # 2 ms + robots · K · 1 ms within 40 ms
+
+
+def test_those_that_wait_for_the_next_round_count_too():
+    one = scheduler(max_batch=1)
+    for number in range(3):
+        one.submit(request(str(number), within=0.040))
+    # three rounds of 2 ms + K · 1 ms, one after the other
+    assert one.next(0.0).setting.k == 8
+
+
+def test_a_newer_request_replaces_the_older_one_of_the_same_robot():
+    one = scheduler()
+    first, second = request("a"), request("a", 0.1)
+    assert one.submit(first) is None
+    assert one.submit(second) is first
+    assert one.next(0.2).waiting == [second]
+    assert one.submit(request("a", 0.3)) is None  # the other one has begun
+
+
+def test_what_is_not_alike_is_not_mixed_and_the_earliest_deadline_goes_first():
+    one = scheduler()
+    for robot, within, group in (("a", 9, "x"), ("b", 5, "y"), ("c", 7, "x"), ("d", 8, "y")):
+        one.submit(request(robot, within=within, group=group))
+    rounds = [[w.robot for w in one.next(0.0).waiting] for _ in range(2)]
+    assert rounds == [["b", "d"], ["c", "a"]]
+
+
+def test_a_full_queue_refuses_and_a_replacement_still_fits():
+    one = scheduler(max_waiting=2)
+    one.submit(request("a"))
+    one.submit(request("b"))
+    with pytest.raises(Refused, match="2 requests are waiting already") as caught:
+        one.submit(request("c"))
+    assert caught.value.reason == "full"
+    assert one.submit(request("a", 1.0)).robot == "a"
+
+
+def test_an_impossible_deadline_of_one_client_costs_the_others_nothing():
+    one = scheduler()
+    one.submit(request("hasty", within=0.000_1))
+    one.submit(request("calm", within=1.0))
+    batch = one.next(0.0)
+    assert (batch.setting.k, batch.late) == (16, 1)
+
+
+def test_a_backlog_is_worked_off_with_the_fastest_setting():
+    one = scheduler()
+    one.submit(request("a", arrived=0.0, within=0.050))
+    batch = one.next(0.049)  # it could have been met, and is not any more
+    assert (batch.setting.k, batch.late) == (1, 1)
+
+
+def test_old_observations_are_taken_out():
+    one = scheduler(max_age=0.5)
+    old, new = request("a", arrived=1.0, observed=0.2), request("b", arrived=1.0)
+    one.submit(old)
+    one.submit(new)
+    assert one.take_stale(1.0) == [old]
+    assert len(one) == 1
+
+
+def test_a_withdrawn_request_is_gone_and_its_successor_is_not():
+    one = scheduler()
+    first, second = request("a"), request("a", 1.0)
+    one.submit(first)
+    one.submit(second)
+    assert not one.cancel(first)
+    assert one.cancel(second)
+    assert one.next(2.0) is None
+
+
+robots = st.lists(
+    st.tuples(
+        st.integers(0, 12), st.floats(0, 1), st.one_of(st.just(math.inf), st.floats(0.001, 1)), st.sampled_from("xy")
+    ),
+    max_size=30,
+)
+
+
+@given(robots, st.integers(1, 8))
+def test_everybody_is_answered_once_and_no_met_deadline_is_traded_away(asked, max_batch):
+    one = scheduler(max_batch=max_batch)
+    newest = {}
+    for robot, arrived, within, group in asked:
+        newest[str(robot)] = waiting = request(str(robot), arrived, within, group)
+        one.submit(waiting)
+    now, answered = 1.0, []
+    while (batch := one.next(now)) is not None:
+        assert len(batch.waiting) <= max_batch
+        assert len({w.group for w in batch.waiting}) == 1
+        answered += batch.waiting
+        if not batch.late:
+            end = now + one.latency.estimate(len(batch.waiting), batch.setting)
+            assert all(end <= w.deadline for w in batch.waiting)
+        now += one.latency.estimate(len(batch.waiting), batch.setting)
+    assert {w.robot: w for w in answered} == newest
+    assert len(answered) == len(newest)
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=40))
+def test_the_slowest_but_one_of_the_last_rounds_corrects_all_settings(times):
+    found = LatencyTable()
+    found.measure(4, Setting(4), 0.5)
+    found.measure(4, Setting(16), 1.0)
+    for seconds in times:
+        found.observe(3, Setting(4), seconds)
+    recent = sorted(times[-32:])
+    expected = recent[math.ceil(0.95 * len(recent)) - 1]
+    assert found.estimate(4, Setting(4)) == pytest.approx(expected)
+    assert found.estimate(4, Setting(16)) == pytest.approx(2 * expected)
+
+
+def test_k_comes_back_when_a_busy_machine_is_free_again():
+    one = scheduler()
+    found = []
+    for slowdown in (1, 8, 8, 8, *[1] * 40):
+        one.submit(request("a", within=0.040))
+        setting = one.next(0.0).setting
+        found.append(setting.k)
+        one.latency.observe(1, setting, slowdown * (0.002 + 0.001 * setting.k))
+    assert (found[0], min(found), found[-1]) == (16, 2, 16)

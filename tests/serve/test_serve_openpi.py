@@ -1,0 +1,327 @@
+"""openpi's own client, unmodified, against the server: replies, many robots at once, deadlines, errors in words."""
+
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+import torch
+from openpi_client.action_chunk_broker import ActionChunkBroker
+from openpi_client.websocket_client_policy import WebsocketClientPolicy
+from serving import STATE, PointAgent, flow_policy, make_model, serving, state
+
+import keystone_robotics as keystone
+from keystone_robotics.serve.messages import Refused
+from keystone_robotics.serve.model import Limits
+from keystone_study.policies.flow import FlowPolicy
+
+
+def connect(ports, **more):
+    return WebsocketClientPolicy("127.0.0.1", ports["openpi"], **more)
+
+
+def in_threads(functions):
+    results = [None] * len(functions)
+
+    def run(number, function):
+        try:
+            results[number] = function()
+        except Exception as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(functions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def expected_chunk(numbers, seed, spec="core-mean:k=8"):
+    """What `keystone.attach` gives for this observation and seed, without a server."""
+    agent = PointAgent()
+    handle = keystone.attach(agent.policy, spec)
+    with handle.seeded(seed):
+        return agent.plan([[{STATE: state(*numbers)}]], [""])[0]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving("openpi") as (service, ports):
+        yield service, ports
+
+
+def test_a_reply_has_the_chunk_and_says_how_it_was_chosen(server):
+    _, ports = server
+    client = connect(ports)
+    assert client.get_server_metadata()["keystone"]["policy"] == "point"
+    reply = client.infer({STATE: state(1, 2), "prompt": "push", "keystone_seed": 7})
+    np.testing.assert_allclose(reply["actions"], expected_chunk((1, 2), 7), rtol=1e-5, atol=1e-6)
+    said = reply["keystone"]
+    assert (said["k"], said["rule"], said["degraded"], said["late"], said["batch"]) == (8, "core-mean", False, False, 1)
+    assert {"consensus", "dispersion", "queue_ms", "model_ms", "seed"} <= set(said)
+    assert abs(said["observed_at"] - time.time()) < 60
+    assert reply["server_timing"]["infer_ms"] > 0
+
+
+def test_openpis_broker_executes_the_chunk_step_by_step(server):
+    _, ports = server
+    broker = ActionChunkBroker(connect(ports), action_horizon=4)
+    first = broker.infer({STATE: state(1), "keystone_seed": 3})["actions"]
+    second = broker.infer({STATE: state(1), "keystone_seed": 3})["actions"]
+    np.testing.assert_allclose([first, second], expected_chunk((1,), 3)[:2], rtol=1e-5, atol=1e-6)
+
+
+def test_roboarenas_endpoint_key_is_understood(server):
+    _, ports = server
+    client = connect(ports)
+    assert client.infer({STATE: state(1), "endpoint": "infer"})["actions"].shape == (6, 2)
+    with pytest.raises(RuntimeError, match="reset successful"):  # text, which RoboArena's client returns
+        client.infer({"endpoint": "reset"})
+
+
+def test_robots_that_wait_share_a_round_and_get_their_own_chunks():
+    agent = PointAgent()
+    with serving("openpi", model=make_model(agent=agent)) as (service, ports):
+        clients = [connect(ports) for _ in range(5)]
+        agent.go.clear()
+        asks = [lambda c=c, n=n: c.infer({STATE: state(n), "keystone_seed": n}) for n, c in enumerate(clients)]
+        first = threading.Thread(target=asks[0])
+        first.start()
+        assert agent.begun.wait(10)
+        threading.Timer(0.0, lambda: (wait_until(lambda: service.model.waiting == 4), agent.go.set())).start()
+        replies = in_threads(asks[1:])
+        first.join()
+    assert [len(batch) for batch in agent.batches] == [1, 4]
+    for number, reply in enumerate(replies, start=1):
+        assert reply["keystone"]["batch"] == 4
+        np.testing.assert_allclose(reply["actions"], expected_chunk((number,), number), rtol=1e-4, atol=1e-5)
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.002)
+
+
+def test_a_model_error_answers_that_robot_in_words_and_nobody_else():
+    agent = PointAgent()
+    with serving("openpi", model=make_model(agent=agent)) as (service, ports):
+        clients = [connect(ports) for _ in range(4)]
+        agent.go.clear()
+        asks = [lambda c=c, n=n: c.infer({STATE: state(n)}) for n, c in zip((1, 2, 500, 3), clients)]
+        threading.Timer(0.0, lambda: (wait_until(lambda: service.acting == 4), agent.go.set())).start()
+        good, other, bad, last = in_threads(asks)
+        assert "the policy failed: ValueError: the arm is out of reach" in str(bad)
+        assert all(reply["actions"].shape == (6, 2) for reply in (good, other, last))
+        assert clients[2].infer({STATE: state(4)})["actions"].shape == (6, 2)  # its connection goes on
+
+
+@pytest.mark.parametrize(
+    ("observation", "words"),
+    [
+        ({"elsewhere": 1}, "the policy takes environment_state, and the observation has 'elsewhere'"),
+        ({STATE: np.zeros(4)}, r"environment_state is an array \(4,\) of float64: expected numbers of shape \(3,\)"),
+        ({STATE: np.array([np.nan, 0, 0])}, "environment_state has a NaN"),
+        ({STATE: "high"}, "environment_state is a str: expected numbers"),
+    ],
+)
+def test_an_observation_that_does_not_fit_is_refused_in_words(server, observation, words):
+    _, ports = server
+    client = connect(ports)
+    with pytest.raises(RuntimeError, match=words):
+        client.infer(observation)
+    assert client.infer({STATE: state(1)})["actions"].shape == (6, 2)
+
+
+def test_a_newer_request_of_a_robot_replaces_the_older_that_has_not_begun():
+    agent = PointAgent()
+    with serving("openpi", model=make_model(agent=agent)) as (service, ports):
+        agent.go.clear()
+        busy = threading.Thread(target=lambda: connect(ports).infer({STATE: state(9)}))
+        busy.start()
+        assert agent.begun.wait(10)
+        older = []
+        ask = {STATE: state(1), "keystone_episode": "arm 1"}
+        waiting = threading.Thread(target=lambda: older.extend(in_threads([lambda: connect(ports).infer(ask)])))
+        waiting.start()
+        wait_until(lambda: service.model.waiting == 1)
+        newer = threading.Thread(target=lambda: connect(ports).infer({**ask, STATE: state(2)}))
+        newer.start()
+        waiting.join(20)
+        agent.go.set()
+        for thread in (newer, busy):
+            thread.join(20)
+    assert "a newer request of the same robot" in str(older[0])
+    assert agent.batches == [[9.0], [2.0]]
+
+
+def test_k_follows_the_deadline_and_comes_back():
+    model = make_model("core-mean:k=8", warm=False)
+    for setting in model.scheduler.settings:
+        model.latency.measure(1, setting, 0.010 * setting.k)  # as if measured on a slow machine
+    with serving("openpi", model=model) as (_, ports):
+        client = connect(ports)
+        replies = [client.infer({STATE: state(1), "keystone_deadline_ms": ms})["keystone"] for ms in (45, 1000)]
+    assert (replies[0]["k"], replies[0]["degraded"]) == (4, True)
+    assert "to meet the deadlines" in replies[0]["degraded_reason"]
+    assert (replies[1]["k"], replies[1]["degraded"]) == (8, False)
+
+
+def test_an_observation_older_than_max_age_is_refused():
+    with serving("openpi", model=make_model(limits=Limits(max_age=5.0))) as (_, ports):
+        client = connect(ports)
+        assert client.infer({STATE: state(1), "keystone_time": time.time()})["actions"].shape == (6, 2)
+        with pytest.raises(RuntimeError, match=r"the observation is 9\d s old: at most 5 s"):
+            client.infer({STATE: state(1), "keystone_time": time.time() - 90})
+
+
+def test_a_robot_goes_on_with_its_episode_when_it_reconnects():
+    """A rule that looks back compares with the robot's own last chunk, whoever was served in between."""
+    spec = "coherent:k=8"
+    alone = PointAgent()
+    handle = keystone.attach(alone.policy, spec)
+    chunks = []
+    for round in range(3):
+        with handle.seeded(round):
+            chunks.append(alone.plan([[{STATE: state(round)}]], [""])[0])
+    with serving("openpi", model=make_model(spec)) as (_, ports):
+        for round in range(3):
+            client, other = connect(ports), connect(ports)
+            reply = client.infer({STATE: state(round), "keystone_seed": round, "keystone_episode": "arm 1"})
+            np.testing.assert_allclose(reply["actions"], chunks[round], rtol=1e-5, atol=1e-6)
+            other.infer({STATE: state(50 + round)})
+
+
+def test_out_of_memory_halves_k_and_says_so(monkeypatch):
+    model = make_model("core-mean:k=8")
+    draw = model.handle.engine._sample
+
+    def limited(round, path):
+        if round.k > 3:
+            raise keystone.errors.TooManyCandidates("too many")
+        return draw(round, path)
+
+    monkeypatch.setattr(model.handle.engine, "_sample", limited)
+    with serving("openpi", model=model) as (_, ports):
+        said = connect(ports).infer({STATE: state(1)})["keystone"]
+        again = connect(ports).infer({STATE: state(1)})["keystone"]
+    assert (said["k"], said["degraded"], said["degraded_reason"]) == (2, True, "K=2: more did not fit into memory")
+    assert (again["k"], again["degraded"]) == (2, True)
+
+
+def test_pages_for_operators(server):
+    _, ports = server
+    get = lambda page: urllib.request.urlopen(f"http://127.0.0.1:{ports['openpi']}/{page}", timeout=10).read().decode()  # noqa: E731
+    connect(ports).infer({STATE: state(1)})
+    assert get("healthz") == "OK\n"
+    assert get("readyz") == "ready\n"
+    metrics = get("metrics")
+    assert "keystone_requests_total" in metrics
+    assert 'keystone_k_bucket{le="8.0"}' in metrics
+
+
+def test_seeds_make_runs_repeatable_and_robots_different():
+    with serving("openpi", model=make_model("core-mean:k=8,seed=5")) as (_, ports):
+        first = connect(ports).infer({STATE: state(1), "keystone_episode": "a"})["actions"]
+        other = connect(ports).infer({STATE: state(1), "keystone_episode": "b"})["actions"]
+    with serving("openpi", model=make_model("core-mean:k=8,seed=5")) as (_, ports):
+        again = connect(ports).infer({STATE: state(1), "keystone_episode": "a"})["actions"]
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other)
+
+
+def test_the_self_check_runs_before_a_port_is_opened():
+    class Wrong(FlowPolicy):
+        def sample(self, context, noise):  # K wide it does something else
+            return super().sample(context, noise) + (len(noise) > 1)
+
+    with pytest.raises(keystone.KeystoneError, match="self-check failed"):
+        make_model(agent=PointAgent(Wrong(flow_policy().config).eval()))
+
+
+def test_a_policy_with_a_format_of_its_own_is_served_as_it_is():
+    from keystone_robotics.serve.policy import ServedMessages
+
+    class Policy:
+        def __init__(self):
+            self.model = PointAgent().policy
+
+        def infer(self, observation):
+            with torch.no_grad():
+                return {
+                    "joints": self.model(torch.from_numpy(observation["q"])[None])[0].numpy(),
+                    "from": observation["who"],
+                }
+
+    policy = Policy()
+    policy.sample, policy.encode = policy.model.sample, policy.model.encode
+    served = ServedMessages("mine:policy", policy, {"q": state(1), "who": "warm-up"})
+    served.policy = policy.model
+    from keystone_robotics.serve.model import Model
+    from keystone_robotics.spec import Spec
+
+    model = Model(served, Spec.parse("core-mean:k=4"))
+    model.warm_up()
+    with serving("openpi", model=model) as (_, ports):
+        reply = connect(ports).infer({"q": state(2), "who": "arm 1"})
+    assert (reply["joints"].shape, reply["from"], reply["keystone"]["k"]) == ((6, 2), "arm 1", 4)
+
+
+def test_draining_answers_what_waits_and_refuses_the_rest():
+    agent = PointAgent()
+    model = make_model(agent=agent)
+    with serving("openpi", model=model) as (service, ports):
+        clients = [connect(ports) for _ in range(3)]
+        agent.go.clear()
+        results = []
+        asking = threading.Thread(
+            target=lambda: results.extend(in_threads([lambda c=c: c.infer({STATE: state(1)}) for c in clients[:2]]))
+        )
+        asking.start()
+        assert agent.begun.wait(10)
+        wait_until(lambda: service.acting == 2)
+        stopping = threading.Thread(target=lambda: model.stop(20))
+        stopping.start()
+        wait_until(lambda: model._ending)
+        service.draining = True
+        with pytest.raises(RuntimeError, match="the server is shutting down"):
+            clients[2].infer({STATE: state(1)})
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"http://127.0.0.1:{ports['openpi']}/readyz", timeout=10)
+        agent.go.set()
+        for thread in (asking, stopping):
+            thread.join(20)
+        assert all(reply["actions"].shape == (6, 2) for reply in results), results
+
+
+def test_replies_under_way_are_sent_before_connections_are_closed():
+    agent = PointAgent()
+    replies = []
+    with serving("openpi", model=make_model(agent=agent)) as (service, ports):
+        clients = [connect(ports) for _ in range(6)]
+        agent.go.clear()
+        asking = threading.Thread(
+            target=lambda: replies.extend(in_threads([lambda c=c: c.infer({STATE: state(1)}) for c in clients]))
+        )
+        asking.start()
+        wait_until(lambda: service.acting == 6)
+        threading.Timer(0.2, agent.go.set).start()
+    asking.join(20)
+    assert [reply["actions"].shape for reply in replies] == [(6, 2)] * 6
+
+
+def test_a_full_queue_is_a_refusal():
+    model = make_model(limits=Limits(max_waiting=1), warm=False)
+    model.submit(_ask("a"), lambda outcome: None)
+    with pytest.raises(Refused, match="1 requests are waiting already"):
+        model.submit(_ask("b"), lambda outcome: None)
+
+
+def _ask(robot):
+    from keystone_robotics.serve.messages import Ask
+
+    return Ask(robot, {STATE: state(1)})
