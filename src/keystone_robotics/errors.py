@@ -34,6 +34,14 @@ class TooManyCandidates(KeystoneError, MemoryError):
     """
 
 
+class StepsRefused(KeystoneError):
+    """The policy cannot denoise in that many steps; the message says what is possible.
+
+    >>> issubclass(StepsRefused, KeystoneError)
+    True
+    """
+
+
 def nearest_name(name: object, known: Iterable[str]) -> str:
     """Suffix of an error message about an unknown name: the closest known name, then all of them.
 

@@ -18,6 +18,7 @@ import pytest
 from keystone_robotics.cli import main
 from keystone_robotics.evaluate.executors import make_executor
 from keystone_robotics.records import FILE
+from keystone_robotics.sample.families.encode_sample import EncodeSampleAdapter
 from toy import save_random_flow, table
 
 KEYSTONE = Path(sys.executable).with_name("keystone")
@@ -304,6 +305,29 @@ def test_an_environment_that_aborts_does_not_end_the_command(toy_run, capsys, tm
     assert toy_run(["aborts"], workers=None) == 0
     assert "1 of 4 episodes ended with an error" in capsys.readouterr().out
     assert [row.episode for row in table(tmp_path / "run") if row.error] == [1]
+
+
+def test_default_arms_for_a_policy_whose_steps_are_fixed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(EncodeSampleAdapter, "refuse_steps", lambda self, policy, steps: "this policy has no loop")
+    policy, env = save_random_flow(tmp_path / "policy"), f"toy:Toy?folder={tmp_path}"
+    flags = [
+        "--policy",
+        policy,
+        "--env",
+        env,
+        "--tasks",
+        "reach",
+        "--episodes",
+        "2",
+        "--workers",
+        "0",
+        "--max-steps",
+        "3",
+    ]
+    assert eval_(*flags, "--out", tmp_path / "run") == 0
+    assert "default arms with steps= are left out: " in capsys.readouterr().out
+    assert {row.arm for row in table(tmp_path / "run")} == {"first", "first:temperature=0.6", "keystone:k=16"}
+    assert eval_(*flags, "--out", tmp_path / "given", "--arm", "first:steps=2") == 2
 
 
 def test_less_asked_for_is_less_summed_up(config, tmp_path):

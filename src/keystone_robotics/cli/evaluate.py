@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from keystone_robotics.cli.flags import Arm, flat
-from keystone_robotics.errors import KeystoneError
+from keystone_robotics.errors import KeystoneError, StepsRefused
 from keystone_robotics.spec import Spec
 
 
@@ -108,7 +109,14 @@ def run(
         values, default_tasks(values.get("policy"), values.get("env")) if not values.get("tasks") else ()
     )
     try:
-        evaluation = evaluate(settings, out, executor, console, retry_errors)
+        try:
+            evaluation = evaluate(settings, out, executor, console, retry_errors)
+        except StepsRefused as refusal:
+            if "arms" in values:
+                raise
+            console.print(f"default arms with steps= are left out: {refusal}", soft_wrap=True, highlight=False)
+            left = tuple(one for one in settings.arms if one.steps is None)
+            evaluation = evaluate(replace(settings, arms=left), out, executor, console, retry_errors)
     except KeyboardInterrupt:
         raise KeystoneError(
             f"interrupted; finished shards are stored in {out}: run the same command again to resume"

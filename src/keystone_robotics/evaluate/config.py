@@ -14,7 +14,9 @@ from keystone_robotics.select.rules.checks import whole
 from keystone_robotics.spec import Spec
 
 #: The policy as it is; the control that costs nothing; the paper's rule; the one that did best in docs/study.md.
-DEFAULT_ARMS = tuple(map(Spec.parse, ("first", "first:temperature=0.6", "keystone:k=16", "core-mean:k=16")))
+DEFAULT_ARMS = tuple(
+    map(Spec.parse, ("first", "first:steps=2", "first:temperature=0.6", "keystone:k=16", "core-mean:k=16,steps=2"))
+)
 #: Demonstrations begin at states with seeds from here on; those of evaluations lie below.
 DEMONSTRATIONS = 2**30
 

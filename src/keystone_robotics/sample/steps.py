@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from keystone_robotics.errors import KeystoneError
+from keystone_robotics.errors import StepsRefused
 from keystone_robotics.sample.proxies import original_class
 
 if TYPE_CHECKING:
@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 
 def check_steps(adapter: Adapter, policy: Any, steps: int) -> None:
-    """Raises a `KeystoneError` that says what is possible if the policy cannot denoise in that many steps."""
+    """Raises `StepsRefused` if the policy cannot denoise in that many steps."""
     if reason := adapter.refuse_steps(policy, steps):
-        raise KeystoneError(f"steps={steps}: {reason}")
+        raise StepsRefused(f"steps={steps}: {reason}")
     if setting := adapter.steps_setting(policy):
         holder, name = setting
         try:
             call_at_steps(contextlib.nullcontext(), setting, steps, lambda: None)
         except (AttributeError, TypeError) as error:  # a frozen dataclass, a property without a setter
-            raise KeystoneError(
+            raise StepsRefused(
                 f"steps={steps}: {name} of a {type(holder).__name__} cannot be set ({error}); leave steps out"
             ) from error
 

@@ -66,7 +66,7 @@ def test_it_compares_the_arms(demo: tuple[list[str], list[str], Path]) -> None:
     (printed, again), _, folder = demo
     first, control, mean, many = json.loads((folder / "summary.json").read_text())
     arms = [one["arm"] for one in (first, control, mean, many)]
-    assert arms == ["first", "first:temperature=0.6", "core-mean:k=16", "keystone:k=16"]
+    assert arms == ["first", "first:steps=2", "core-mean:k=16,steps=2", "keystone:k=16"]
     assert first["episodes"] == many["episodes"] == 6
     assert many["pairing"] == "paired: the hashes of 6 initial states agree"
     assert f"{100 * many['rate']:.1f} [" in printed
@@ -86,8 +86,8 @@ def test_without_graphics_it_says_so_and_goes_on(demo: tuple[list[str], list[str
 
 def test_the_page_holds_everything_in_itself(demo: tuple[list[str], list[str], Path]) -> None:
     _, (_, page), _ = demo
-    for many in ("keystone:k=16", "core-mean:k=16"):
-        assert f"{many} against first:temperature=0.6: " in page  # the control that costs nothing
+    for many in ("keystone:k=16", "core-mean:k=16,steps=2"):
+        assert f"{many} against first:steps=2: " in page  # the control that costs nothing
     assert "keystone:k=16 against core-mean" not in page
     assert "keystone eval --policy YOUR_POLICY" in page
     assert "data:image/png;base64" in page  # the candidates of one round
