@@ -103,13 +103,13 @@ def serve_table() -> str:
             f"{row['k_asked'] if row['k'] is None else row['k']:.3g}",
             "–" if row["late"] is None else f"{100 * row['late']:.2g} %",
         ]
-        for row in results["rows"]
+        for row in results["throughput"]
     ]  # fmt: skip
-    deadline = next(row["deadline_ms"] for row in results["rows"] if "deadline_ms" in row)
+    deadline = next(row["deadline_ms"] for row in results["throughput"] if "deadline_ms" in row)
     memory, tried, machine = results["memory"], results["fuzz"]["fuzzed"], results["machine"]
     first, last = memory["mib_after_a_tenth"], memory["mib_at_the_end"]
     return (
-        f"`{results['rows'][0]['policy']}`, K = {results['rows'][0]['k_asked']}, deadline {deadline:g} ms:\n\n"
+        f"`{results['throughput'][0]['policy']}`, K = {results['throughput'][0]['k_asked']}, deadline {deadline:g} ms:\n\n"
         f"{as_markdown([heading, *rows])}\n\n"
         f"Resident memory over {memory['requests']} requests and {memory['reconnects']} reconnects: {first} MiB after a tenth, "
         f"{last} MiB at the end. Fuzzed messages without a crash, a hang or a wrong reply to somebody else: "

@@ -292,7 +292,7 @@ def main() -> None:
     elif given.fuzz:
         written["fuzz"] = fuzz(given.policy, given.fuzz)
     else:
-        written["rows"] = compare(given.policy, given.k, given.per_client, given.blocks, given.deadline_ms)
+        written["throughput"] = compare(given.policy, given.k, given.per_client, given.blocks, given.deadline_ms)
     written["machine"] = harness.describe_machine("python -m benchmarks.serve")
     RESULTS.write_text(json.dumps(written, indent=1) + "\n")
 

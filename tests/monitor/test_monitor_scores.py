@@ -6,7 +6,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from clouds import cloud, observed
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keystone_robotics.errors import KeystoneError
@@ -73,6 +73,9 @@ def test_scores_of_two_rounds_rise_when_the_plan_changes(name):
     offset=st.floats(-5, 5),
     modes=st.integers(1, 2),
 )
+@example(
+    seed=30855, k=10, dims=1, offset=0.0, modes=1
+)  # two balls of one size: the core is the one with the smaller diameter
 def test_scores_do_not_depend_on_the_order_or_the_origin(seed, k, dims, offset, modes):
     random = np.random.default_rng(seed)
     now, before = (cloud(random, k, dims=dims, modes=modes, spread=0.3) for _ in range(2))

@@ -499,19 +499,21 @@ def _core_diameter(distances, n, values):
                 values[j] = distances[i, j]
             best = _smallest(values, n, half - 1)
     best *= 1 + JITTER  # ties are not decided by rounding
+    smallest = np.inf  # of several balls of that size, whatever the order of the candidates
     for centre in range(n):
         inside = 0
         for j in range(n):
             inside += distances[centre, j] <= best
-        if inside >= half:
-            break
-    diameter = 0.0
-    for i in range(n):
-        if distances[centre, i] <= best:
-            for j in range(i):
-                if distances[centre, j] <= best:
-                    diameter = max(diameter, distances[i, j])
-    return diameter
+        if inside < half:
+            continue
+        diameter = 0.0
+        for i in range(n):
+            if distances[centre, i] <= best:
+                for j in range(i):
+                    if distances[centre, j] <= best:
+                        diameter = max(diameter, distances[i, j])
+        smallest = min(smallest, diameter)
+    return smallest
 
 
 @_strict

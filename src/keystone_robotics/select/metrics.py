@@ -137,6 +137,8 @@ def group_radius(distances: Floats, typical: float, metric: str) -> float:
         1 + JITTER
     )  # ties are not decided by rounding
     inside = distances <= radius
-    core = inside[int((inside.sum(1) >= half).argmax())]
-    diameter = float(distances[np.ix_(core, core)].max())
+    cores = inside[
+        inside.sum(1) >= half
+    ]  # of several balls of that size the tightest, whatever the order of the candidates
+    diameter = float(min(distances[np.ix_(core, core)].max() for core in cores))
     return max(GROUP_DIAMETERS * diameter, JITTER**2 if metric == "cosine" else JITTER * typical)

@@ -43,16 +43,16 @@ class FlowAgent(Agent):
             )
         with torch.no_grad():
             chunks: Array = self.policy(torch.from_numpy(states).to(self.policy.action_mean.device)).cpu().numpy()
-        return self._absolute(chunks, np.stack([observation["agent_pos"] for observation in now]))
+        return self._absolute(chunks, now)
 
     def in_env_units(self, candidates: Array, observation: Observation) -> Array:
-        return self._absolute(candidates.copy(), np.asarray(observation["agent_pos"])[None])
+        return self._absolute(candidates.copy(), [observation])
 
-    def _absolute(self, chunks: Array, positions: Array) -> Array:
+    def _absolute(self, chunks: Array, observations: Sequence[Observation]) -> Array:
         """Add the robot's position to the dimensions that are relative to it, in place."""
         dims = list(self.policy.config.relative)
         if dims:
-            chunks[..., dims] += positions[:, None, dims]
+            chunks[..., dims] += np.stack([observation["agent_pos"] for observation in observations])[:, None, dims]
         return chunks
 
     def example(self) -> Observation:
