@@ -126,11 +126,21 @@ def test_an_environment_that_does_not_say_is_an_error_at_the_step_limit_too(tmp_
 
 def short(name):
     """One episode of 6 steps; the environment's own limit is 200."""
-    given = {"policy": "environments.walker:Walker", "env": f"gymnasium:{name}", "tasks": ["Pendulum-v1"], "max_steps": 6}
+    given = {
+        "policy": "environments.walker:Walker",
+        "env": f"gymnasium:{name}",
+        "tasks": ["Pendulum-v1"],
+        "max_steps": 6,
+    }
     return config_from({**given, "episodes": 1, "arms": ["first"], "latency": False})
 
 
 def test_the_lower_step_limit_counts():
-    for name, given, expected in (("", 3, 3), ("", 9, 5), ("?max_episode_steps=2", 3, 2), ("?max_episode_steps=7", 6, 6)):
+    for name, given, expected in (
+        ("", 3, 3),
+        ("", 9, 5),
+        ("?max_episode_steps=2", 3, 2),
+        ("?max_episode_steps=7", 6, 6),
+    ):
         benchmark = find_benchmark(f"gymnasium:keystone_tests/Reach-v0{name}", given)
         assert benchmark.max_steps("keystone_tests/Reach-v0") == expected
