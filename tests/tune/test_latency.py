@@ -174,7 +174,7 @@ def test_an_arm_with_which_the_policy_raises_is_left_out(toy_tune, monkeypatch):
     found = InProcess().run_in_worker(settings, functools.partial(failing, deadly=4))
     assert found.refused == {"core-mean:k=4": "the policy fails with it: RuntimeError: no kernel for this batch"}
     assert list(found.milliseconds) == ["first", "first:steps=1", "core-mean:k=16"]
-    with pytest.raises(KeystoneError, match="latencies cannot be measured: first: .*RuntimeError: no kernel for this"):
+    with pytest.raises(KeystoneError, match=r"latencies cannot be measured: first: .*RuntimeError: no kernel for this"):
         InProcess().run_in_worker(settings, functools.partial(failing, deadly=1))
 
 
