@@ -23,7 +23,8 @@ def usage(spec: Spec) -> dict[str, Any]:
     if spec.execute_range is not None:
         notes.append(
             f"execute={spec.execute}: KeyStone cuts LeRobot's queue after the steps that the candidates agree on, "
-            'n_action_steps at most; clients of openpi and vla-eval must execute no more than `agreed_steps` under "keystone" of each reply'
+            "n_action_steps at most; clients of openpi and vla-eval must execute no more than "
+            '`agreed_steps` under "keystone" of each reply'
         )
     elif most is not None:
         notes.append(
