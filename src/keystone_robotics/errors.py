@@ -23,7 +23,12 @@ class NoValidCandidate(KeystoneError, ValueError):
     ... except keystone.NoValidCandidate as error:
     ...     print(error)
     none of the 4 candidates is usable: each holds a NaN or an infinity; nothing was selected
+
+    Attributes:
+        rows: of the batch that have none, where that is known.
     """
+
+    rows: tuple[int, ...] = ()
 
 
 class TooManyCandidates(KeystoneError, MemoryError):

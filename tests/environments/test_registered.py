@@ -108,6 +108,39 @@ def test_an_evaluation_of_a_registered_environment(tmp_path):
             "latency": False,
         }
     )
-    episodes = evaluate(settings, tmp_path).episodes
+    episodes = evaluate(settings, tmp_path / "own").episodes
     assert [one.success for one in episodes] == [True] * 4
     assert len({one.initial_state for one in episodes}) == 2
+
+
+@pytest.mark.parametrize(("least", "success"), [(-5000, True), (5, False)])
+def test_a_return_is_judged_where_the_step_limit_ends_the_episode(tmp_path, least, success):
+    (one,) = evaluate(short(f"Pendulum-v1?min_return={least}"), tmp_path).episodes
+    assert (one.steps, one.success, one.error) == (6, success, None)
+
+
+def test_an_environment_that_does_not_say_is_an_error_at_the_step_limit_too(tmp_path):
+    (one,) = evaluate(short("Pendulum-v1"), tmp_path).episodes
+    assert "Pendulum-v1 has no success in its info" in one.error
+
+
+def short(name):
+    """One episode of 6 steps; the environment's own limit is 200."""
+    given = {
+        "policy": "environments.walker:Walker",
+        "env": f"gymnasium:{name}",
+        "tasks": ["Pendulum-v1"],
+        "max_steps": 6,
+    }
+    return config_from({**given, "episodes": 1, "arms": ["first"], "latency": False})
+
+
+def test_the_lower_step_limit_counts():
+    for name, given, expected in (
+        ("", 3, 3),
+        ("", 9, 5),
+        ("?max_episode_steps=2", 3, 2),
+        ("?max_episode_steps=7", 6, 6),
+    ):
+        benchmark = find_benchmark(f"gymnasium:keystone_tests/Reach-v0{name}", given)
+        assert benchmark.max_steps("keystone_tests/Reach-v0") == expected

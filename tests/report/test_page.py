@@ -84,6 +84,19 @@ def test_candidates_that_were_dropped_do_not_spoil_the_others():
     assert np.abs(unpack(packed)[0, :2] - broken[:2]).max() < 2e-3
 
 
+def test_rounds_with_more_candidates_than_the_first_are_packed_too():
+    """Adaptive K: 2 where they agree, else 5."""
+    random = np.random.default_rng(0)
+    given = [random.normal(size=(k, 4, 3)).astype(np.float32) for k in (2, 5, 2, 5)]
+    packed = pack_rounds(
+        [RoundRecord(n, n, one, np.zeros(len(one), int), 0, False, 1.0, 0.0, one[0]) for n, one in enumerate(given)]
+    )
+    assert (packed["kept"], packed["shape"]) == ([0, 1, 2, 3], [4, 5, 4, 3])
+    assert [len(labels) for labels in packed["labels"]] == [2, 5, 2, 5]  # the page shows candidates with a label
+    for one, found in zip(given, unpack(packed)):
+        assert np.abs(found[: len(one)] - one).max() < 1e-2
+
+
 def test_long_episodes_keep_some_of_their_rounds():
     rounds = make_rounds(np.random.default_rng(0), 32, rounds=200, steps=20, dims=7)
     packed = pack_rounds(rounds)

@@ -133,6 +133,28 @@ def test_few_that_are_not_finite_do_not_agree(bad):
         rounds(policy, "core-mean:k=4", torch.tensor([SURE]), check=False)
 
 
+class BrokenRow(Fan):
+    """The first four candidates of an observation whose second number is 1 are no numbers."""
+
+    def sample(self, context, noise):
+        chunks = super().sample(context, noise)
+        first = len(chunks) % 4 == 0  # five more are drawn
+        return chunks.masked_fill(first & (context[:, 1] == 1).expand(len(chunks))[:, None, None], float("nan"))
+
+
+@pytest.mark.filterwarnings("ignore:dropped")
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_row_whose_few_are_not_finite_does_not_change_the_others(broken):
+    rows = [SURE, SURE]
+    rows[broken] = [0.0, 1.0]
+    event, chunk = rounds(BrokenRow(), "core-mean:k=4..9:0.2", torch.tensor(rows), check=False)
+    assert event.selection.drawn.tolist() == [9 if row == broken else 4 for row in range(2)]
+    for row, one in enumerate(rows):
+        alone, own = rounds(BrokenRow(), "core-mean:k=4..9:0.2", torch.tensor([one]), [row], check=False)
+        assert torch.equal(chunk[row], own[0])
+        assert event.selection.index[row] == alone.selection.index[0]
+
+
 def test_the_limit_decides_and_both_cases_can_be_had_at_will():
     for limit, k in ((0, 16), (1, 4)):
         event, _ = rounds(Fan(), f"core-mean:k=4..16:{limit}", torch.tensor([UNSURE]))

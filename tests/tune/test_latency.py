@@ -13,7 +13,7 @@ from keystone_robotics.evaluate import latency as latency_module
 from keystone_robotics.evaluate.executors import WorkerFailed
 from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.executors.processes import LocalProcesses
-from keystone_robotics.evaluate.latency import Latencies, measure_latencies, time_rounds
+from keystone_robotics.evaluate.latency import Latencies, measure_latencies, time_rounds, timed_arm
 from keystone_robotics.spec import Spec
 from keystone_robotics.tune.eligible_arms import find_eligible_arms
 from keystone_robotics.tune.limit import LatencyLimit
@@ -135,6 +135,47 @@ def test_a_policy_that_cannot_change_its_steps_races_without_them(toy_tune, monk
     assert names == ["first", "first:temperature=0.5", "core-mean:k=4", "core-mean:k=16"]
     with pytest.raises(KeystoneError, match="nothing to try beside the policy as it is"):
         eligible(toy_tune(), found, ARMS[:2])
+
+
+def test_an_adaptive_arm_is_charged_its_worst_case(toy_tune, monkeypatch):
+    """Both draws, whether or not the first few would agree, and the fewest steps."""
+    monkeypatch.setattr(latency_module, "ROUNDS", 2)
+    drawn = []
+    arm = Spec.parse("core-mean:k=2..6:1,execute=1..3")
+
+    def watched(worker):
+        with worker.attached(timed_arm(arm)) as handle:
+            handle.subscribe(lambda event: drawn.append(event.k))
+        return time_rounds(worker, arms=[POLICY_AS_IT_IS, arm], clock=time.perf_counter)
+
+    found = InProcess().run_in_worker(toy_tune().evaluation, watched)
+    assert set(drawn) == {6}
+    assert list(found.milliseconds) == ["first", "core-mean:k=2..6:0"]
+    assert found.covers([arm])
+    assert (found.execute, found.rounds(arm), found.rounds(Spec.parse("core-mean:k=4,execute=auto"))) == (3, 3.0, 3.0)
+    assert found.rounds(Spec.parse("core-mean:k=4,execute=2..3")) == 1.5
+
+
+def test_an_arm_with_which_the_policy_raises_is_left_out(toy_tune, monkeypatch):
+    monkeypatch.setattr(latency_module, "ROUNDS", 2)
+
+    def failing(worker, deadly):
+        plan = worker.agent.plan
+
+        def planned(histories, tasks):
+            if vars(worker.agent.policy)["_keystone"].k == deadly:
+                raise RuntimeError("no kernel for this batch\nsecond line")
+            return plan(histories, tasks)
+
+        worker.agent.plan = planned
+        return time_rounds(worker, arms=ARMS, clock=time.perf_counter)
+
+    settings = toy_tune().evaluation
+    found = InProcess().run_in_worker(settings, functools.partial(failing, deadly=4))
+    assert found.refused == {"core-mean:k=4": "the policy fails with it: RuntimeError: no kernel for this batch"}
+    assert list(found.milliseconds) == ["first", "first:steps=1", "core-mean:k=16"]
+    with pytest.raises(KeystoneError, match=r"latencies cannot be measured: first: .*RuntimeError: no kernel for this"):
+        InProcess().run_in_worker(settings, functools.partial(failing, deadly=1))
 
 
 class Failing(InProcess):

@@ -15,6 +15,7 @@ from keystone_robotics.evaluate.executors.processes import LocalProcesses
 from keystone_robotics.policies import load_agent
 from keystone_robotics.records import Store
 from keystone_robotics.spec import Spec
+from keystone_robotics.tune.folder import check_folder, fresh_states, write_settings
 from keystone_robotics.tune.limit import LatencyLimit
 from keystone_robotics.tune.run import tune
 from keystone_robotics.tune.space import WIDE_SPACE
@@ -114,13 +115,50 @@ def test_interrupted_anywhere_it_ends_with_the_same_result(toy_tune, tmp_path):
         ({"budget": 200}, r"--budget 200: .* holds a tuning run with 260 episodes"),
         (
             {"budget": 260, "space": ["first:temperature=1|0.5"]},
-            r"with other arms or limits \(--arm or --space\): give another --out",
+            r"with other settings \(--arm or --space\): give another --out",
         ),
-        ({"budget": 260, "latency": LatencyLimit(9.0)}, r"other arms or limits \(--latency\)"),
+        ({"budget": 260, "latency": LatencyLimit(9.0)}, r"other settings \(--latency\)"),
     ):
         with pytest.raises(KeystoneError, match=says):
             tune(toy_tune(**other), whole)
     assert result(whole) == rows
+
+
+@pytest.mark.parametrize(
+    ("other", "flag"),
+    [
+        ({"task": ["reach", "nan"]}, "--tasks"),
+        ({"execute": 2}, "--execute"),
+        ({"shard": 3}, "--shard"),
+        ({"latency": LatencyLimit(9.0)}, "--latency"),
+        ({"space": ["first:temperature=1|0.5"]}, "--arm or --space"),
+    ],
+)
+def test_a_folder_of_another_run_is_refused_before_anything_is_written(toy_tune, tmp_path, other, flag):
+    write_settings(tmp_path, toy_tune(), "abc")
+    (tmp_path / "latency.json").write_text("of the first run")
+    before = (tmp_path / "settings.json").read_bytes()
+    check_folder(tmp_path, toy_tune(budget=999), "abc")
+    with pytest.raises(KeystoneError, match=rf"holds a tuning run with other settings \({flag}\)"):
+        check_folder(tmp_path, toy_tune(**other), "abc")
+    with pytest.raises(KeystoneError, match="other settings"):
+        tune(toy_tune(**other), tmp_path)
+    with pytest.raises(KeystoneError, match=r"\(the files of --policy\)"):
+        check_folder(tmp_path, toy_tune(), "def")
+    assert (tmp_path / "settings.json").read_bytes() == before
+    assert (tmp_path / "latency.json").read_text() == "of the first run"
+
+
+def test_a_confirmation_has_no_states_of_its_race(toy_tune, tmp_path):
+    config, arms = toy_tune(), [Spec.parse("first"), Spec.parse("first:steps=1")]
+    assert fresh_states(tmp_path, config, arms, 10, 5) == (10, "")
+    assert fresh_states(tmp_path, config, arms, 8, 5) == (10, ""), "resumed"
+    first, note = fresh_states(tmp_path, config, arms, 12, 5)  # the race went further
+    assert first == 15
+    assert "this is confirmation 2 in this folder" in note
+    assert fresh_states(tmp_path, config, arms, 12, 5) == (15, note), "resumed"
+    first, note = fresh_states(tmp_path, toy_tune(task=["reach", "nan"]), arms, 8, 5)
+    assert first == 20
 
 
 def test_in_processes_that_stay_alive_it_is_the_same(toy_tune, tmp_path):
@@ -213,3 +251,13 @@ def test_how_to_use_what_is_recommended_says_the_same_everywhere():
     assert Spec.from_environment({name: value.strip("'")}) == spec
     assert "n_action_steps=4" in found["lerobot"]
     assert "chunk_size: 4" in found["notes"][0]
+
+
+@pytest.mark.parametrize("execute", ["auto", "2..8"])
+def test_how_to_use_an_adaptive_horizon(execute):
+    found = usage(Spec.parse(f"core-mean:k=16,execute={execute}"))
+    assert found["lerobot"].endswith("--policy.n_action_steps=8") == (execute == "2..8")
+    (note,) = found["notes"]
+    assert "KeyStone cuts LeRobot's queue" in note
+    assert 'openpi and vla-eval must execute no more than `agreed_steps` under "keystone"' in note
+    assert "chunk_size" not in note

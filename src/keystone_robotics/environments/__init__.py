@@ -15,12 +15,16 @@ __all__ = ["BENCHMARKS", "Array", "Benchmark", "Observation", "find_benchmark"]
 BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (MetaWorld(), PushT())}
 
 
-def find_benchmark(name: str) -> Benchmark:
+def find_benchmark(name: str, max_steps: int | None = None) -> Benchmark:
     """A benchmark by name.
 
     One of `BENCHMARKS`; a LeRobot environment, ``lerobot:libero`` or ``lerobot:libero?task=libero_10``; one of gymnasium's
     registry, ``gymnasium:MountainCarContinuous-v0?min_return=90``; or ``package.module:Name?option=value`` of a `Benchmark`,
     its class or a function that returns one.
+
+    Args:
+        name: of the benchmark.
+        max_steps: the caller's step limit, for environments that judge an episode when they end it; others are not told.
 
     >>> find_benchmark("metaworld").name
     'metaworld'
@@ -31,7 +35,7 @@ def find_benchmark(name: str) -> Benchmark:
     if name.startswith(LEROBOT):
         return LeRobotBenchmark(name)
     if name.startswith(GYMNASIUM):
-        return Registered(name)
+        return Registered(name, max_steps)
     if is_reference(name):
         return make_named(name, Benchmark)
     if name not in BENCHMARKS:

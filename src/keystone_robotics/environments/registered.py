@@ -16,6 +16,7 @@ from keystone_robotics.errors import KeystoneError, nearest_name
 
 GYMNASIUM = "gymnasium:"  #: prefix of these benchmarks' names
 MIN_RETURN = "min_return"  #: option: an episode has succeeded if the sum of its rewards is at least this
+MAX_STEPS = "max_episode_steps"  #: option of ``gymnasium.make``
 SUCCESS = ("success", "is_success")  #: keys of an environment's info
 
 
@@ -73,9 +74,11 @@ class Registered(Benchmark):
     Args:
         name: ``gymnasium:ID`` or ``gymnasium:ID?option=value&…``; ``module:ID`` imports the module that registers it. The
             option ``min_return`` is the return of a success; all others go to ``gymnasium.make``, read as JSON where they are.
+        max_steps: gymnasium truncates episodes after this many steps, if its own limit is not lower: their return is judged
+            when they end.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, max_steps: int | None = None) -> None:
         self.name = name
         self.id, _, query = name.removeprefix(GYMNASIUM).partition("?")
         self.options = {option: _value(text) for option, text in parse_qsl(query, keep_blank_values=True)}
@@ -90,6 +93,9 @@ class Registered(Benchmark):
         except gymnasium.error.Error as error:
             known = nearest_name(self.id, gymnasium.registry) if "/" in self.id or "-v" in self.id else str(error)
             raise KeystoneError(f"gymnasium has no environment {self.id!r}: {known}") from None
+        if max_steps is not None:
+            own = self.options.get(MAX_STEPS, self.spec.max_episode_steps)
+            self.options[MAX_STEPS] = max_steps if own is None else min(max_steps, own)
 
     def tasks(self) -> tuple[str, ...]:
         """The ID. Makes the environment once, so that one that cannot be used is refused before anything runs."""
@@ -111,9 +117,9 @@ class Registered(Benchmark):
         return RegisteredEnv(env, self.min_return)
 
     def max_steps(self, task: str) -> int:
-        steps = self.options.get("max_episode_steps", self.spec.max_episode_steps)
+        steps = self.options.get(MAX_STEPS, self.spec.max_episode_steps)
         if steps is None:
-            raise KeystoneError(f"{self.name} has no maximum number of steps: give --max-steps")
+            raise KeystoneError(f"{self.name} has no maximum number of steps: give {MAX_STEPS}=500 among its options")
         return int(steps)
 
     @functools.lru_cache(maxsize=1)  # noqa: B019 (benchmarks live as long as the process)

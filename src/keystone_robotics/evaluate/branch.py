@@ -52,7 +52,7 @@ class Brancher:
 
     def __init__(self, settings: EvaluationConfig, arm: Spec, task: str) -> None:
         self.settings, self.arm, self.task = settings, arm, task
-        self.benchmark = find_benchmark(settings.env)
+        self.benchmark = find_benchmark(settings.env, settings.max_steps)
         self.agent = load_agent(settings.policy, settings.device, settings.trust_remote_code)
         self.agent.fit(self.benchmark)
         self.agent.execute = arm.most_steps or settings.execute or self.agent.execute

@@ -35,7 +35,7 @@ class Latencies:
         execute: steps of a chunk that the policy executes unless an arm says otherwise.
         milliseconds: of each round, by name of the arm that was timed, see `timed_arm`; the n-th rounds of all arms were timed
             in turn. The first arm is what the others are compared with.
-        refused: by name of the arm, why the policy cannot be attached to with it.
+        refused: by name of the arm, why the policy cannot be attached to with it, or fails with it.
     """
 
     execute: int
@@ -53,9 +53,10 @@ class Latencies:
 
     def rounds(self, arm: Spec) -> float:
         """Rounds in which the arm executes as many steps as one round of the policy as it is: 2 with half of the steps. An
-        adaptive horizon counts with its most steps, so at its fewest rounds.
+        adaptive horizon counts with its fewest steps: a limit holds also where the candidates never agree.
         """
-        return self.execute / (arm.most_steps or self.execute)
+        span = arm.execute_range
+        return self.execute / (span.least if span is not None else arm.most_steps or self.execute)
 
     def step_ratio(self, arm: Spec) -> float:
         """The time of an executed step, relative to the first arm."""
@@ -77,9 +78,14 @@ class Latencies:
 
 def timed_arm(arm: Spec) -> Spec:
     """The arm that is timed for this one: temperature and executed steps do not change a round. Arms of equal cost are so never
-    on both sides of a limit.
+    on both sides of a limit. Adaptive K is timed where the first few candidates disagree: both draws.
+
+    >>> timed_arm(Spec.parse("core-mean:k=4..16:0.4,execute=2..8,temperature=0.8"))
+    Spec('core-mean:k=4..16:0')
     """
-    return dataclasses.replace(arm, execute=None, temperature=1.0)
+    span = arm.k_range
+    k = arm.k if span is None else str(dataclasses.replace(span, limit=0.0))
+    return dataclasses.replace(arm, k=k, execute=None, temperature=1.0)
 
 
 def measure_latencies(
@@ -141,7 +147,7 @@ def time_rounds(worker: Worker, arms: Sequence[Spec], clock: Callable[[], float]
         found.milliseconds.pop(name, None)
     own = str(arms[0])
     if own in found.refused:
-        raise KeystoneError(found.refused[own])
+        raise KeystoneError(f"latencies cannot be measured: {own}: {found.refused[own]}")
     first = found.milliseconds.pop(str(timed_arm(arms[0])))
     found.milliseconds = {str(timed_arm(arms[0])): first, **found.milliseconds}  # sweeps begin with another arm each
     return found
@@ -156,15 +162,18 @@ def _time(worker: Worker, arm: Spec, episode: LiveEpisode, task: str, clock: Cal
 
 @contextmanager
 def _noting_refusals(refused: dict[str, str], name: str, arm: Spec) -> Iterator[None]:
-    """Errors with which the policy refuses an arm are noted, others raised."""
+    """An error of the policy with an arm is noted: the others can still be timed."""
     try:
         yield
     except KeystoneError as error:
         refused[name] = str(error)
     except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        refused[name] = f"K = {arm.k} does not fit into memory"
+        first, *_ = str(error).splitlines() or [""]
+        refused[name] = (
+            f"K = {arm.k} does not fit into memory"
+            if is_out_of_memory(error)
+            else f"the policy fails with it: {type(error).__name__}: {first}"
+        )
 
 
 @contextmanager

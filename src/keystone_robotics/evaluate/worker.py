@@ -53,7 +53,7 @@ class Worker:
         self.settings = settings
         self.activity = Activity()
         with _as_setup_error(f"environment {settings.env!r} cannot be found"):
-            self.benchmark = find_benchmark(settings.env)
+            self.benchmark = find_benchmark(settings.env, settings.max_steps)
         self.agent = _load(settings, self.benchmark)
         self.execute = settings.execute or self.agent.execute
         self._task = ""

@@ -128,7 +128,7 @@ class Robot:
             return Robot(notes=(f"{run / 'settings.json'} names no policy and environment: nothing is replayed",))
         found = Robot()
         try:
-            found.benchmark = find_benchmark(env)
+            found.benchmark = find_benchmark(env, settings.get("max_steps"))
             found.agent = load_agent(policy, settings.get("device"))
         except Exception as error:  # other people's packages; a picture without them is still one
             found.notes = (_one_line(f"{env if found.benchmark is None else policy} cannot be loaded", error),)

@@ -411,11 +411,21 @@ class Engine:
         """
         assert adaptive.most is not None
         few: Selection | None = None
-        with contextlib.suppress(NoValidCandidate):  # the rest may be finite
+        try:
             few, seconds = self._select(round, trace)
             agreed = agree(few, adaptive.limit)
             if agreed.all() or trace.candidates.shape[1] < round.k:  # memory is too small for more
                 return trace, few, seconds
+        except NoValidCandidate as error:  # the rest may be finite
+            empty = list(error.rows)
+            others = [row for row in range(len(trace.candidates)) if row not in empty]
+            if empty and others:
+                # Another row stands in for those without a valid candidate, so that rows keep their places; it is not used.
+                candidates = trace.candidates.clone()
+                candidates[empty] = trace.candidates[others[0]]
+                few, seconds = self._select(round, replace(trace, candidates=candidates))
+                agreed = agree(few, adaptive.limit)
+                agreed[empty] = False
         trace = trace.followed_by(self._draw_marked(replace(round, first=round.k, k=adaptive.most - round.k)))
         selection, seconds = self._select(round, trace)
         return trace, selection if few is None else merge_rows(few, selection, agreed), seconds

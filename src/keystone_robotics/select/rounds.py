@@ -231,10 +231,12 @@ def refuse_invalid(candidates: Candidates, labels: NDArray[np.int64], batched: b
     empty = np.flatnonzero((labels < 0).all(1))
     if len(empty):
         where = f" in rounds {empty.tolist()} of the batch" if batched else ""
-        raise NoValidCandidate(
+        error = NoValidCandidate(
             f"none of the {labels.shape[1]} candidates is usable{where}: each holds "
             f"{what_is_wrong(candidates, labels)}; nothing was selected"
         )
+        error.rows = tuple(empty.tolist())
+        raise error
 
 
 def what_is_wrong(candidates: Candidates, labels: NDArray[np.int64]) -> str:

@@ -1,4 +1,4 @@
-"""The folder of a tuning run: one space and one latency limit, and every confirmation on states of its own."""
+"""The folder of a tuning run: one policy and one set of settings, and every confirmation on states of its own."""
 
 from __future__ import annotations
 
@@ -14,21 +14,30 @@ from keystone_robotics.spec import Spec
 from keystone_robotics.tune.config import TuneConfig
 
 SETTINGS_FILE, CONFIRMATIONS_FILE = "settings.json", "confirmations.json"
-#: Settings that belong to the folder, and the flags that set them. The stores of episodes check the others.
-FLAGS = {"space": "--arm or --space", "latency": "--latency"}
+#: What sets a setting whose flag has another name.
+FLAGS = {"space": "--arm or --space", "fingerprint": "the files of --policy"}
 
 
-def check_folder(folder: Path, config: TuneConfig) -> None:
-    """Refuse a folder with the result of another tuning run, which this one would overwrite.
+def check_folder(folder: Path, config: TuneConfig, fingerprint: str) -> None:
+    """Refuse a folder with the result of another tuning run, before anything of it is overwritten.
+
+    Args:
+        folder: of the run.
+        config: of the run; of all its settings only the budget may change, and not shrink.
+        fingerprint: of the policy's files.
 
     Raises:
-        KeystoneError: if the arms or the limit were others, or the budget was larger.
+        KeystoneError: if another setting has changed, or the budget was larger.
     """
-    stored, now = _read(folder / SETTINGS_FILE, {}), config.as_dict()
-    changed = [flag for name, flag in FLAGS.items() if name in stored and stored[name] != now[name]]
+    stored, now = _read(folder / SETTINGS_FILE, {}), _settings(config, fingerprint)
+    changed = [
+        FLAGS.get(name, "--" + name.replace("_", "-"))
+        for name, value in now.items()
+        if name != "budget" and name in stored and stored[name] != value
+    ]
     if changed:
         raise KeystoneError(
-            f"{folder} holds a tuning run with other arms or limits ({' and '.join(changed)}): give another --out, or the same "
+            f"{folder} holds a tuning run with other settings ({' and '.join(changed)}): give another --out, or the same "
             f"settings as in {folder / SETTINGS_FILE}"
         )
     if config.budget < stored.get("budget", 0):
@@ -38,13 +47,14 @@ def check_folder(folder: Path, config: TuneConfig) -> None:
         )
 
 
-def write_settings(folder: Path, config: TuneConfig) -> None:
+def write_settings(folder: Path, config: TuneConfig, fingerprint: str) -> None:
     """What `check_folder` compares the next run with."""
-    write_file(folder / SETTINGS_FILE, json.dumps(config.as_dict(), indent=2) + "\n")
+    write_file(folder / SETTINGS_FILE, json.dumps(_settings(config, fingerprint), indent=2) + "\n")
 
 
 def fresh_states(folder: Path, config: TuneConfig, arms: Sequence[Spec], first: int, count: int) -> tuple[int, str]:
-    """Initial states for the confirmation that no earlier one in this folder used; noted before any of them is.
+    """Initial states for the confirmation that neither the race nor an earlier one in this folder used; noted before any of
+    them is.
 
     Args:
         folder: of the run.
@@ -58,10 +68,11 @@ def fresh_states(folder: Path, config: TuneConfig, arms: Sequence[Spec], first: 
     """
     path = folder / CONFIRMATIONS_FILE
     known: list[dict[str, Any]] = _read(path, [])
-    this = {"budget": config.budget, "arms": [str(arm) for arm in arms], "count": count}
+    tasks = list(config.evaluation.tasks)
+    this = {"budget": config.budget, "tasks": tasks, "arms": [str(arm) for arm in arms], "count": count}
     earlier = known
     for place, one in enumerate(known):
-        if {name: one[name] for name in this} == this:
+        if one["first"] >= first and {name: one.get(name) for name in this} == this:
             first, earlier = one["first"], known[:place]
             break
     else:
@@ -74,6 +85,10 @@ def fresh_states(folder: Path, config: TuneConfig, arms: Sequence[Spec], first: 
         f"this is confirmation {len(earlier) + 1} in this folder (before: {budgets}), on states that no earlier one used; each "
         "has a chance of 5 % of its own to call an arm better that is not: do not repeat it until it does"
     )
+
+
+def _settings(config: TuneConfig, fingerprint: str) -> dict[str, Any]:
+    return {**config.as_dict(), "fingerprint": fingerprint}
 
 
 def _read(path: Path, default: Any) -> Any:

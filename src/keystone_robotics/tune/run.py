@@ -55,18 +55,18 @@ def tune(config: TuneConfig, folder: Path, executor: Executor | None = None, con
     """
     begin, executor, console = time.monotonic(), executor or InProcess(), console or Console(quiet=True)
     settings = replace(config.evaluation, arms=(POLICY_AS_IT_IS,), latency=False)
-    check_folder(folder, config)
     with contextlib.ExitStack() as stack:
         stack.enter_context(executor)
         workers = for_workers(settings)
         executor.check(workers)
         arms = all_arms(config, executor, workers)
+        fingerprint = checkpoint_fingerprint(settings.policy)  # of a policy of the hub it is known once it was loaded
+        check_folder(folder, config, fingerprint)
         config.check_budget(arms[:2])  # before latencies are measured, which decide how many arms there are
         latencies = find_latencies(folder, executor, workers, arms, console)
         eligible = find_eligible_arms(config, arms, latencies, functools.partial(_say, console))
         config.check_budget(eligible)
-        write_settings(folder, config)
-        fingerprint = checkpoint_fingerprint(settings.policy)
+        write_settings(folder, config, fingerprint)
         progress = stack.enter_context(TuneProgress(console, config.budget))
         race = Race(groups_of(eligible), len(settings.tasks), config.race_budget, neighbours=neighbours_of(eligible))
         with Rollouts(folder / RACE_FOLDER, settings, executor, fingerprint, progress.add) as rollouts:

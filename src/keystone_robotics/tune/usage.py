@@ -20,7 +20,13 @@ def usage(spec: Spec) -> dict[str, Any]:
     text, notes = str(spec), list[str]()
     most = spec.most_steps
     execute = "" if most is None else f" --policy.n_action_steps={most}"
-    if most is not None:
+    if spec.execute_range is not None:
+        notes.append(
+            f"execute={spec.execute}: KeyStone cuts LeRobot's queue after the steps that the candidates agree on, "
+            "n_action_steps at most; clients of openpi and vla-eval must execute no more than "
+            '`agreed_steps` under "keystone" of each reply'
+        )
+    elif most is not None:
         notes.append(
             f"execute={spec.execute} is what distances count; how many steps run is the framework's: LeRobot "
             f"n_action_steps={most}, vla-eval `chunk_size: {most}` of the server, openpi the client's steps"

@@ -21,7 +21,8 @@ def pack_rounds(rounds: Sequence[RoundRecord], alarm: Sequence[tuple[float, floa
 
     Candidates are (R, K, T, D) levels 0 to `LEVELS` of each dimension's range in the episode, as differences along T. Of
     these int16 the low bytes, then the high bytes, are deflated and in base64: 9 to 13 bits a number in all. What is not
-    finite is level 0; its candidate has the label -1.
+    finite is level 0; its candidate has the label -1. K is that of the round with the most (adaptive K); what the others
+    lack is level 0 and has no label, so that it is not shown.
 
     Args:
         rounds: all of an episode.
@@ -38,10 +39,13 @@ def pack_rounds(rounds: Sequence[RoundRecord], alarm: Sequence[tuple[float, floa
     """
     if not rounds or not rounds[0].candidates.size:
         return None
-    shape = rounds[0].candidates.shape
-    every = math.ceil(len(rounds) * rounds[0].candidates.size / VALUES)
-    kept = [place for place in range(0, len(rounds), every) if rounds[place].candidates.shape == shape]
-    values = np.stack([rounds[place].candidates for place in kept]).astype(np.float64)  # (R, K, T, D)
+    shape = rounds[0].candidates.shape[1:]
+    most = max(len(one.candidates) for one in rounds)
+    every = math.ceil(len(rounds) * most * math.prod(shape) / VALUES)
+    kept = [place for place in range(0, len(rounds), every) if rounds[place].candidates.shape[1:] == shape]
+    values = np.full((len(kept), most, *shape), np.nan)  # (R, K, T, D)
+    for row, place in enumerate(kept):
+        values[row, : len(rounds[place].candidates)] = rounds[place].candidates
     finite = np.isfinite(values)
     low = np.where(finite, values, np.inf).min((0, 1, 2))
     high = np.where(finite, values, -np.inf).max((0, 1, 2))
