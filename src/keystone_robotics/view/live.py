@@ -305,7 +305,7 @@ def check_target(target: str | os.PathLike[str]) -> str:
     ('rounds.rrd', 'spawn')
     >>> check_target("127.0.0.1:9876")
     Traceback (most recent call last):
-    keystone_robotics.errors.KeystoneError: Rerun target '127.0.0.1:9876': expected spawn, rerun+http://HOST:9876/proxy or …
+    keystone_robotics.errors.KeystoneError: Rerun target '127.0.0.1:9876': expected spawn, rerun+http://HOST:9876/proxy or ...
     """
     text = os.fspath(target)
     if text == SPAWN or text.startswith(("rerun+http://", "rerun+https://", "rerun://")) or text.endswith(".rrd"):
