@@ -101,7 +101,7 @@ def attach(
     spec = Spec.of(spec, **options)
     automatic = spec.k == "auto"
     k_range = spec.k_range
-    candidates: Any = K_BEFORE_TUNING if automatic else spec.k if k_range is None else k_range.most
+    candidates = spec.most_k or K_BEFORE_TUNING
     whole("keep", keep, least=0)
     if check not in (True, False, "all"):
         raise ValueError(f"check={check!r}: expected True, False or 'all'")

@@ -104,6 +104,7 @@ class Handle:
     @rule.setter
     def rule(self, value: Any) -> None:
         rule, before = bind(value, {}), self.rule
+        self.spec.replace(rule=rule)  # raises if it does not go with the other options
         self.engine.selector.rule = rule
         if not rule.remembers or before.remembers:
             return

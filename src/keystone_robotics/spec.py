@@ -212,6 +212,16 @@ class Spec:
         return None if self.k == "auto" else AdaptiveRange.parse(self.k)
 
     @property
+    def most_k(self) -> int | None:
+        """The most candidates of a round; None for "auto".
+
+        >>> Spec(k="4..16").most_k, Spec(k=8).most_k, Spec(k="auto").most_k
+        (16, 8, None)
+        """
+        span = self.k_range
+        return span.most if span is not None else None if self.k == "auto" else int(self.k)
+
+    @property
     def execute_range(self) -> AdaptiveRange | None:
         """The adaptive horizon; None if it is fixed."""
         return AdaptiveRange.parse(self.execute)

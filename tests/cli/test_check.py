@@ -28,6 +28,11 @@ def test_reports_what_was_proven(checkpoints, capsys):
     assert "bit-identical" in printed
 
 
+def test_a_range_is_checked_at_its_most_candidates(checkpoints, capsys):
+    assert main(["check", str(checkpoints / "diffusion"), "-k", "2..4"]) == 0, capsys.readouterr()
+    assert "K = 4, the most of 2..4: equal to 4 single calls" in capsys.readouterr().out
+
+
 def test_a_deterministic_policy_is_refused_with_the_reason(checkpoints, capsys):
     assert main(["check", str(checkpoints / "act")]) == 2
     assert "deterministic" in capsys.readouterr().err

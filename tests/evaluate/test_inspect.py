@@ -113,7 +113,7 @@ def test_the_summary_names_the_frames_with_the_largest_disagreement(frames):
 
 
 def test_the_command_writes_page_numbers_and_says_what_they_are_not(demonstrations, checkpoint, tmp_path, capsys):
-    arms = ["--arm", "first", "--arm", "medoid:k=4"]
+    arms = ["--arms", "first", "core-mean:k=4..8"]
     code = main(["inspect", str(checkpoint), str(demonstrations), *arms, "--frames", "4", "--out", str(tmp_path / "o")])
     said = capsys.readouterr().out
     assert code == 0
@@ -128,3 +128,9 @@ def test_what_is_no_dataset_is_one_line(tmp_path):
         open_dataset(str(tmp_path))
     with pytest.raises(KeystoneError, match="there is no folder"):
         open_dataset("./nothing/here")
+
+
+def test_the_drawn_chunk_is_the_averaged_one(frames):
+    found, *_ = frames
+    assert all(one.chunk.shape == one.candidates.shape[1:] for one in found)
+    assert any(np.abs(one.candidates - one.chunk).max((1, 2)).min() > 1e-6 for one in found)

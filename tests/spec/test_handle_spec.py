@@ -83,3 +83,17 @@ def test_a_rule_that_looks_back_may_be_set_later_and_forgets_at_reset():
         return torch.cat(found)
 
     torch.testing.assert_close(chunks("medoid"), chunks("coherent"))
+
+
+def test_a_rule_that_looks_back_is_refused_with_an_adaptive_horizon():
+    class Policy(torch.nn.Module):
+        def act(self):
+            return torch.randn(1, 8, 2)
+
+        def reset(self):
+            pass
+
+    handle = keystone.attach(Policy(), k=4, site="act", execute="2..8")
+    with pytest.raises(ValueError, match="looks back"):
+        handle.rule = "coherent"
+    assert handle.rule.name == "keystone"

@@ -13,6 +13,8 @@ import keystone_robotics as keystone
 from keystone_robotics.colours import PALETTE, rgba
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.integrations import attach_with_log
+from keystone_robotics.monitor import Alarm, Calibration
+from keystone_robotics.monitor.observed import observe
 from keystone_robotics.view import live
 from keystone_robotics.view.picture import STEPS, Lanes, thin
 
@@ -212,6 +214,50 @@ def test_large_batches_are_not_copied_whole(tmp_path, monkeypatch, caplog):
     _, log = record(tmp_path / "a.rrd", rounds=2, k=4, rows=8)
     assert len(log.files) == 3
     assert caplog.text.count("shows the first 3 of 8 rows") == 1
+
+
+def test_more_rows_than_open_recordings_do_not_make_a_file_each_round(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(live, "OPEN_EPISODES", 3)
+    _, log = record(tmp_path / "a.rrd", rounds=3, k=4, rows=5)
+    assert len(log.files) == 3
+    assert [columns(path, "keystone")["round"] for path in log.files] == [[0, 1, 2]] * 3
+    assert caplog.text.count("shows the first 3 of 5 rows") == 1
+
+
+def test_rounds_that_the_alarm_cannot_look_at_are_shown_without_a_score(tmp_path, monkeypatch):
+    policy = TwoWays()
+    handle = keystone.attach(policy, k=4, site="act", seed=0)
+    alarm = Alarm(Calibration("dispersion", "high", "constant", (0.5,), 1, 0.05, 19))
+    broken = [True, False]
+
+    def fails_once(event):
+        if broken.pop(0):
+            raise RuntimeError("no observation")
+        return observe(event)
+
+    monkeypatch.setattr("keystone_robotics.monitor.alarm.observe", fails_once)
+    handle.subscribe(alarm)
+    with keystone.RerunLog(tmp_path / "a.rrd", alarm=alarm) as log:
+        handle.subscribe(log)
+        policy.act()
+        policy.act()
+    numbers = np.array(columns(tmp_path / "a.rrd", "keystone.alarm")["Scalars:scalars"])
+    assert np.isnan(numbers[0]).all()
+    assert np.isfinite(numbers[1]).all()
+
+
+def test_frames_advance_by_the_steps_that_the_candidates_agree_on(tmp_path):
+    policy = TwoWays()
+    handle = keystone.attach(policy, k=16, site="act", seed=0, execute="2..8")
+    agreed = []
+    handle.subscribe(lambda event: agreed.append(int(event.selection.agreed_steps[0])))
+    with keystone.RerunLog(tmp_path / "a.rrd") as log:
+        handle.subscribe(log)
+        for _ in range(3):
+            policy.act()
+    assert agreed[0] < 8
+    assert columns(tmp_path / "a.rrd", "keystone")["frame_index"] == [0, agreed[0], sum(agreed[:2])]
+    assert columns(tmp_path / "a.rrd", "action")["frame_index"] == list(range(sum(agreed)))
 
 
 def test_the_environment_switches_it_on(tmp_path):

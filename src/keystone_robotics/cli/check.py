@@ -34,6 +34,9 @@ def run(
     wanted = spec_from(given(spec), options_from_environment())
     if wanted.k in (1, "auto"):
         raise KeystoneError(f"k={wanted.k}: expected a number of candidates to check, 2 or more")
+    most = wanted.most_k
+    assert most is not None
+    several = f"K = {most}" if wanted.k_range is None else f"K = {most}, the most of {wanted.k}"
     import torch
     from rich.console import Console
 
@@ -57,6 +60,9 @@ def run(
     if not _equal(single, plain):
         raise KeystoneError("with K = 1 the policy's actions differ from those without KeyStone")
     handle = keystone.attach(policy, wanted, check="all")
+    handle.k = (
+        most  # a range draws twice where candidates disagree: all of them in one draw can be compared and counted
+    )
     act()
     finding = handle.engine.finding
     with handle.engine.timer.count(handle.engine.encoder_names) as calls:
@@ -65,14 +71,14 @@ def run(
     if finding is None:
         raise KeystoneError("no round was drawn: the policy's call does not reach the overridden sampler")
     if calls != calls_alone:
-        raise KeystoneError(f"the context was encoded {calls} times at K = {wanted.k}, {calls_alone} without KeyStone")
+        raise KeystoneError(f"the context was encoded {calls} times at {several}, {calls_alone} without KeyStone")
     if not _equal(act(), plain):
         raise KeystoneError("after detaching, the policy's actions differ from those before attaching")
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold green]ok[/]  {checkpoint} ({type(policy).__name__}), adapter {handle.adapter}")
     console.print("    K = 1, and detached: bit-identical to the policy alone")
     console.print(
-        f"    K = {wanted.k}: equal to {finding.compared} single calls up to {finding.difference:.1e}, "
+        f"    {several}: equal to {finding.compared} single calls up to {finding.difference:.1e}, "
         f"on the {finding.path} path"
     )
     console.print(f"    encoder calls per observation: {calls}, as without KeyStone")

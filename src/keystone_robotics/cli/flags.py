@@ -18,6 +18,9 @@ Arms = tyro.conf.UseAppendAction[
     Annotated[tuple[tuple[str, ...], ...], tyro.conf.arg(aliases=["--arm"], metavar="ARM")]
 ]
 
+#: The same where there is one at most.
+OneArm = Annotated[str | None, tyro.conf.arg(aliases=["--arms"], metavar="ARM")]
+
 
 def flat(arms: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
     """The arms that were given, in their order.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from keystone_robotics.cli.flags import Arm, flat
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.spec import Spec
 
@@ -14,7 +15,7 @@ from keystone_robotics.spec import Spec
 def run(
     checkpoint: Annotated[str, tyro.conf.Positional],
     dataset: Annotated[str, tyro.conf.Positional],
-    arm: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
+    arm: Arm = (),
     frames: int = 200,
     episodes: tuple[int, ...] = (),
     out: Path = Path("out/inspect"),
@@ -42,10 +43,10 @@ def run(
         device: of the policy; default its checkpoint's.
         trust_remote_code: run code that the checkpoint names but LeRobot did not install (docs/security.md).
     """
-    arms = [Spec.parse(one) for one in arm]  # before anything that takes time
+    arms = [Spec.parse(one) for one in flat(arm)]  # before anything that takes time
     for one in arms:
         if one.k == "auto" or one.seed is not None:
-            raise KeystoneError(f"arm {one}: expected a number of candidates and no seed (give --seed)")
+            raise KeystoneError(f"arm {one}: expected a number of candidates, or 4..16, and no seed (give --seed)")
     if frames < 1:
         raise KeystoneError(f"--frames {frames}: expected at least 1")
     import json
@@ -75,11 +76,11 @@ def run(
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("drawing candidates", total=len(indices))
         found = list(inspect_frames(agent, data, arms, indices, seed, lambda done: bar.update(task, completed=done)))
-    main = max(arms, key=lambda one: int(one.k))
+    main = max(arms, key=lambda one: one.most_k or 0)
     names = data.meta.features["action"].get("names")
     width = len(found[0].spread)
-    flat = isinstance(names, list) and len(names) == width
-    dims = [str(name) for name in names] if flat else [f"dimension {number}" for number in range(width)]
+    named = isinstance(names, list) and len(names) == width
+    dims = [str(name) for name in names] if named else [f"dimension {number}" for number in range(width)]
     summary = summarise(found, dims, {"checkpoint": checkpoint, "dataset": dataset, "main": str(main)})
     console.print(as_text(arm_rows(summary)))
     console.print(f"\n{summary['note']}\n", style="bold yellow")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.extras import SubcommandApp
 
+from keystone_robotics.cli.flags import OneArm
 from keystone_robotics.errors import KeystoneError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from keystone_robotics.monitor.scores import Score
 
 Run = Annotated[Path, tyro.conf.Positional]
-OneArm = Annotated[str | None, tyro.conf.arg(aliases=["--arms"])]
 
 run = SubcommandApp()
 run.__doc__ = "Alarms from the disagreement of candidates."

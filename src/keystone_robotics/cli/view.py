@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from keystone_robotics.cli.flags import OneArm
 from keystone_robotics.errors import KeystoneError
 
 
@@ -17,7 +18,7 @@ def run(
     run: Annotated[Path, tyro.conf.Positional],
     episode: tuple[int, ...] = (0,),
     task: str | None = None,
-    arm: str | None = None,
+    arm: OneArm = None,
     repeat: int = 0,
     out: Path | None = None,
     headless: bool = False,

@@ -36,7 +36,7 @@ class Frame:
         candidates: (K, T, D) from the next step on, without padding, in the units of the policy's sampler.
         labels: (K,) cluster of each candidate.
         index: the selected one, or the nearest to a synthesised chunk.
-        synthesised: the selected chunk is none of the candidates.
+        chunk: (T, D) the selected chunk, like the candidates; none of them if it was averaged.
         consensus: of the candidates.
         dispersion: of the candidates.
         ways: number of clusters.
@@ -52,7 +52,7 @@ class Frame:
     candidates: Array
     labels: NDArray[np.int64]
     index: int
-    synthesised: bool
+    chunk: Array
     consensus: float
     dispersion: float
     ways: int
@@ -121,7 +121,7 @@ def inspect_frames(
     if not hasattr(agent, "plan_batches"):
         raise KeystoneError(f"{type(agent).__name__} does not take frames of a dataset: expected a LeRobot checkpoint")
     scale = _scale(dataset)
-    main = max(arms, key=lambda arm: int(arm.k))
+    main = max(arms, key=lambda arm: arm.most_k or 0)
     begins = {}
     for done, index in enumerate(indices, 1):
         item = dataset[index]
@@ -147,11 +147,12 @@ def inspect_frames(
                 selection, window = event.selection, event.window
                 start, dims = (0, None) if window is None else (window.start, window.dims)
                 real = event.candidates[0].float().cpu().numpy()[:, start:, :dims]
+                selected = torch.as_tensor(selection.chunk[0]).float().cpu().numpy()[start:, :dims]
                 physical = agent.in_env_units(real, {})
                 spread = (real if physical is None else physical)[:, :steps].std(0).mean(0) / scale
         labels = np.asarray(selection.labels[0])
         yield Frame(
-            episode, frame, real, labels, int(selection.index[0]), bool(selection.synthesised),
+            episode, frame, real, labels, int(selection.index[0]), selected,
             float(selection.consensus[0]), float(selection.dispersion[0]), len(set(labels[labels >= 0].tolist())),
             np.asarray(spread, np.float64), distances, demonstrated, _images(item),
         )  # fmt: skip

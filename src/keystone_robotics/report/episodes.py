@@ -173,11 +173,12 @@ def record_episode(
     drawn = drawn or [_Drawn(_real(one), None) for one in episode.rounds]
     if by_dimension:
         notes.append("candidates are drawn by dimension, in the policy's units")
+    known = all(one.executed is not None or not stored.synthesised for one, stored in zip(drawn, episode.rounds))
     lanes = Lanes.around(np.concatenate([one.chunks.reshape(-1, one.chunks.shape[-1]) for one in drawn]), 0.05)
     limits = [None] * len(drawn) if alarm is None else alarm_series(alarm, episode.rounds)
     seconds = None if replay is None else replay.seconds
     recording = Recording(
-        lambda stream, shown: stream.save(out, default_blueprint=shown), out.stem, _about(episode, by_dimension, notes),
+        lambda stream, shown: stream.save(out, default_blueprint=shown), out.stem, _about(episode, by_dimension, known, notes),
         lanes if by_dimension else None, camera=bool(replay and replay.frames),
     )  # fmt: skip
     for one, shown, limit in zip(episode.rounds, drawn, limits, strict=True):
@@ -229,8 +230,14 @@ def _in_environment(robot: Robot, replay: Replay | None, rounds: Sequence[RoundR
     return found
 
 
-def _about(episode: StoredEpisode, by_dimension: bool, notes: Sequence[str]) -> str:
+def _about(episode: StoredEpisode, by_dimension: bool, known: bool, notes: Sequence[str]) -> str:
     record = episode.record
     outcome = "error" if record.error else "success" if record.success else "failure"
     title = f"# {record.task}, episode {record.episode}: {outcome}\n\n{record.arm} in {episode.run.name}\n\n"
-    return title + about(len(episode.rounds[0].candidates), by_dimension) + "".join(f"\n\n*{note}*" for note in notes)
+    # An averaged chunk is stored only as the actions that the environment took, in its units.
+    chosen = "what is executed" if known else "the candidate nearest to what is executed, which was averaged"
+    return (
+        title
+        + about(len(episode.rounds[0].candidates), by_dimension, chosen)
+        + "".join(f"\n\n*{note}*" for note in notes)
+    )

@@ -218,17 +218,17 @@ def record_episodes(
         lanes = Lanes.around(
             np.concatenate([one.candidates.reshape(-1, one.candidates.shape[-1]) for one in own]), 0.05
         )
-        text = f"# Episode {number}\n\n{about(len(own[0].candidates), True)}\n\n{NOT_SUCCESS}"
+        text = f"# Episode {number}\n\n{about(len(own[0].candidates), True, 'the selected chunk')}\n\n{NOT_SUCCESS}"
         recording = Recording(
             partial(_save, path), path.stem, text, lanes, dims,
-            camera=bool(own[0].images),
+            camera=bool(own[0].images), actions="demonstrated actions",
         )  # fmt: skip
         for place, one in enumerate(own):
             recording.add(
                 Picture(
                     number=place, frame=one.frame, seconds=one.frame / fps, actions=one.demonstrated[:1],
                     consensus=one.consensus, dispersion=one.dispersion,
-                    **draw(one.candidates, one.labels, one.index, None, None, lanes),
+                    **draw(one.candidates, one.labels, one.index, one.chunk, None, lanes),
                 )
             )  # fmt: skip
         recording.flush()

@@ -33,7 +33,8 @@ COPIED = 1_000_000  #: bytes of candidates copied in a round; further rows of it
 BUFFERED = 32  #: rounds of an episode in one message to a file
 SECONDS = 5.0  #: until rounds are written to a file at the latest
 LIVE_SECONDS = 0.1  #: until rounds are sent to a viewer
-OPEN_EPISODES = 32  #: recordings that are open at a time; the one without a round for the longest time is closed
+#: Recordings that are open at a time; the one without a round for the longest time is closed. Further rows are not shown.
+OPEN_EPISODES = 32
 CLOSING_SECONDS = 10.0  #: waited for the last rounds to be sent
 
 SPAWN = "spawn"
@@ -42,7 +43,7 @@ SPAWN = "spawn"
 class HasAlarm(Protocol):
     """A `keystone.Alarm`."""
 
-    def as_fields(self, episode: Hashable) -> dict[str, Any]: ...
+    def row_fields(self, event: RoundEvent) -> list[dict[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -165,13 +166,16 @@ class RerunLog:
         selection, window, now = event.selection, event.window, time.monotonic()
         batch, k, steps, dims = event.candidates.shape
         real = dims if window is None or window.dims is None else min(window.dims, dims)
-        shown = max(1, min(batch, COPIED // (4 * k * steps * real)))
+        shown = max(1, min(batch, OPEN_EPISODES, COPIED // (4 * k * steps * real)))
         if shown < batch and not self._rows_left_out:
             self._rows_left_out = True
             log.warning("KeyStone: Rerun shows the first %d of %d rows of a batch", shown, batch)
         candidates = event.candidates[:shown, ..., :real].detach().float().cpu().numpy().copy()
         chunks = _on_host(selection.chunk)[:shown, ..., :real] if selection.synthesised else None
         start, executed = (0, steps) if window is None else (window.start, window.steps)
+        most = min(executed, steps - start)
+        horizons = np.full(batch, most) if selection.agreed_steps is None else np.minimum(most, selection.agreed_steps)
+        alarms = None if self.alarm is None else [_score_and_limit(one) for one in self.alarm.row_fields(event)]
         return [
             _Row(
                 event.episodes[row] if row < len(event.episodes) else row,
@@ -183,17 +187,11 @@ class RerunLog:
                 float(selection.consensus[row]),
                 float(selection.dispersion[row]),
                 start,
-                min(executed, steps - start),
-                self._alarm_of(event.episodes[row]) if self.alarm is not None else None,
+                int(horizons[row]),
+                None if alarms is None else alarms[row],
             )
             for row in range(shown)
         ]
-
-    def _alarm_of(self, episode: Hashable) -> tuple[float, float]:
-        assert self.alarm is not None
-        fields = self.alarm.as_fields(episode)
-        score = fields["alarm_score"]
-        return (float("nan") if score is None else score), fields["alarm_limit"]
 
     def _start(self) -> None:
         with self._starting:
@@ -305,7 +303,7 @@ def check_target(target: str | os.PathLike[str]) -> str:
     ('rounds.rrd', 'spawn')
     >>> check_target("127.0.0.1:9876")
     Traceback (most recent call last):
-    keystone_robotics.errors.KeystoneError: Rerun target '127.0.0.1:9876': expected spawn, rerun+http://HOST:9876/proxy or …
+    keystone_robotics.errors.KeystoneError: Rerun target '127.0.0.1:9876': expected spawn, rerun+http://HOST:9876/proxy or ...
     """
     text = os.fspath(target)
     if text == SPAWN or text.startswith(("rerun+http://", "rerun+https://", "rerun://")) or text.endswith(".rrd"):
@@ -324,14 +322,20 @@ def is_file(target: str) -> bool:
     return target.endswith(".rrd") and "://" not in target
 
 
-def about(k: int, lanes: bool) -> str:
+def about(k: int, lanes: bool, chosen: str = "what is executed") -> str:
     """What the colours mean, for the reader of a recording."""
     drawn = "One lane for each action dimension, in the policy's units." if lanes else "Paths of the tool."
     return (
-        f"{drawn} Thick yellow: what is executed. Blue: the winning cluster of {k} candidates; "
+        f"{drawn} Thick yellow: {chosen}. Blue: the winning cluster of {k} candidates; "
         "other colours: other clusters. Where the gripper changes: a small orange dot closes it, a large light blue one opens "
         "it."
     )
+
+
+def _score_and_limit(fields: dict[str, Any]) -> tuple[float, float]:
+    """Of an alarm in a round; nan where it could not look at the row."""
+    score, limit = (fields[name] for name in ("alarm_score", "alarm_limit"))
+    return float("nan") if score is None else score, float("nan") if limit is None else limit
 
 
 def _on_host(chunk: Any) -> NDArray[Any]:

@@ -33,6 +33,7 @@ class Recording:
         lanes: of the pictures, if they show dimensions.
         dims: names of the action dimensions.
         camera: there will be images.
+        actions: what the actions of the pictures are, as the title of their view.
     """
 
     def __init__(
@@ -43,10 +44,11 @@ class Recording:
         lanes: Lanes | None = None,
         dims: Sequence[str] = (),
         camera: bool = False,
+        actions: str = "executed actions",
     ) -> None:
         self._rr = import_rerun()
         self._open_sink, self._about, self._lanes = open_sink, about, lanes
-        self._dims, self._camera = tuple(dims), camera
+        self._dims, self._camera, self._actions = tuple(dims), camera, actions
         self._stream = self._rr.RecordingStream("keystone", recording_id=name, send_properties=False)
         self._stream.send_recording_name(name)
         self._opened = False
@@ -84,7 +86,7 @@ class Recording:
     def _open(self, first: Picture) -> None:
         self._opened = True
         kind = "lanes" if self._lanes is not None else f"{first.lines.shape[2]}D"
-        self._open_sink(self._stream, blueprint(self._rr, kind, self._camera, first.alarm is not None))
+        self._open_sink(self._stream, blueprint(self._rr, kind, self._camera, first.alarm is not None, self._actions))
         rr = self._rr
         strips = rr.LineStrips2D if first.lines.shape[2] == 2 else rr.LineStrips3D
         self._static(CANDIDATES, strips.from_fields(radii=[THIN]))
@@ -183,7 +185,7 @@ def _of(colour: str) -> list[int]:
     return [value >> 24 & 255, value >> 16 & 255, value >> 8 & 255]
 
 
-def blueprint(rr: Any, kind: str, camera: bool, alarm: bool) -> Any:
+def blueprint(rr: Any, kind: str, camera: bool, alarm: bool, actions: str) -> Any:
     """Candidates large on the left, with the camera; actions, agreement and the alarm over time on the right.
 
     Args:
@@ -191,6 +193,7 @@ def blueprint(rr: Any, kind: str, camera: bool, alarm: bool) -> Any:
         kind: "3D", "2D" (pixels of the camera) or "lanes".
         camera: there are images.
         alarm: there is an alarm.
+        actions: title of the actions over time.
     """
     import rerun.blueprint as rrb
 
@@ -209,7 +212,7 @@ def blueprint(rr: Any, kind: str, camera: bool, alarm: bool) -> Any:
     if camera and kind != "2D":
         views.append(rrb.Spatial2DView(origin=IMAGE, name="camera"))
     series = [
-        rrb.TimeSeriesView(origin=ACTION, contents=[ACTION], name="executed actions"),
+        rrb.TimeSeriesView(origin=ACTION, contents=[ACTION], name=actions),
         rrb.TimeSeriesView(
             origin=STATISTICS, contents=[STATISTICS], name="agreement, 0 to 1", axis_y=rrb.ScalarAxis(range=(0.0, 1.0))
         ),

@@ -35,9 +35,9 @@ def check_command_line(arguments: Sequence[str]) -> None:
     Raises:
         KeystoneError: about the first that is wrong.
 
-    >>> check_command_line(["--policy.path=x", "--policy.keystone.k=lots"])
+    >>> check_command_line(["--policy.path=x", "--policy.keystone.k=x"])
     Traceback (most recent call last):
-    keystone_robotics.errors.KeystoneError: --policy.keystone.k=lots: expected a whole number, or "auto"
+    keystone_robotics.errors.KeystoneError: --policy.keystone.k=x: expected a whole number, "auto", or a range such as 4..16
     """
     texts = dict(_texts(arguments))
     for name in texts:

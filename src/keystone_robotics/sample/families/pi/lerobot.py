@@ -61,7 +61,8 @@ class Pi05Override(PiOverride):
     def sample_actions(self, *args: Any, **kwargs: Any) -> Tensor:
         own = super().sample_actions  # type: ignore[misc]
         given = inspect.signature(own).bind(*args, **kwargs).arguments  # versions differ in what comes before the noise
-        options = {**given, **given.pop("kwargs", {}), "num_steps": self._keystone.steps or given.get("num_steps")}
+        others = given.pop("kwargs", {})
+        options = {**given, **others, "num_steps": self._keystone.steps or given.get("num_steps")}
         noise, tokens = options.pop("noise", None), options["tokens"]
         if noise is not None:
             return own(noise=noise, **options)
