@@ -14,6 +14,7 @@ from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import Executor
 from keystone_robotics.evaluate.run import versions
 from keystone_robotics.files import write_file
+from keystone_robotics.spec import Spec
 from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.analysis import Difference
 from keystone_study.reproduce.main import FREE, result_of
@@ -37,6 +38,7 @@ REPORTED = ("metaworld-mixed", "metaworld-noisy", "metaworld-clean", "pusht")
 #: The rule of the product that contenders are compared with at about the same latency.
 BASE = "core-mean:k=16,steps=3"
 STATES = 16  #: of each task of Meta-World; PushT has one task
+OWN_STEPS = 10  #: denoising steps of the study's flow policies
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def reproduce_search(
             choose_contender(group, workload.choosing(), folder / "search-choosing", executor, console)
             for group in ((RESCALED[:2], TICKETS[:2]) if quick else (RESCALED, TICKETS))
         ]
-        compared = (Contender("the best free change", free), Contender("the product's rule", BASE, evaluations=(3, 48)))
+        compared = (_of_arm("the best free change", free), _of_arm("the product's rule", BASE))
         everybody = tuple({one.name: one for one in (*compared, winner, partial, *chosen)}.values())
         tables[name] = _rows(everybody, workload.reported(), free, folder / "search-reported", executor, console)
     command = "keystone reproduce search" + (" --quick" if quick else "")
@@ -93,6 +95,13 @@ def reproduce_search(
     write_file(out / "search.json", json.dumps(found, indent=1) + "\n")
     write_file(out / "search.md", page(tables, winner, command, quick))
     return out / "search.md"
+
+
+def _of_arm(family: str, arm: str) -> Contender:
+    """The policy's own sampler; evaluations are of as many rounds as execute all steps."""
+    spec = Spec.parse(arm)
+    steps = (spec.steps or OWN_STEPS) * (2 if spec.execute else 1)
+    return Contender(family, arm, evaluations=(steps, steps * int(spec.k)))
 
 
 def _states(workload: Workload) -> EvaluationConfig:
