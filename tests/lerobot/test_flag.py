@@ -7,6 +7,7 @@ import json
 import sys
 import typing
 
+import lerobot_policy_keystone
 import pytest
 import torch
 from lerobot.configs import PreTrainedConfig
@@ -14,12 +15,11 @@ from lerobot.configs.default import DatasetConfig
 from lerobot.configs.train import TrainPipelineConfig
 from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+from lerobot_policy_keystone import KeystoneConfig, KeystoneOptions, flag
 
 import keystone_robotics as keystone
-import lerobot_policy_keystone
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.spec import options
-from lerobot_policy_keystone import KeystoneConfig, KeystoneOptions, flag
 from tiny import POLICIES, build
 
 

@@ -15,6 +15,7 @@ import pytest
 from lerobot.async_inference.helpers import RemotePolicyConfig, TimedObservation
 from lerobot.transport import services_pb2, services_pb2_grpc
 from lerobot.transport.utils import send_bytes_in_chunks
+from lerobot_policy_keystone.robot_client import send_token
 from serving import PointAgent, make_model, serving, state
 from test_serve_openpi import wait_until
 from two_joints import TwoJointsConfig
@@ -23,7 +24,6 @@ from keystone_robotics.serve.model import Limits, Model
 from keystone_robotics.serve.policy import load_served
 from keystone_robotics.serve.service import Guard
 from keystone_robotics.spec import Spec
-from lerobot_policy_keystone.robot_client import send_token
 from tiny import build
 from tiny.checkpoint import save_checkpoint
 from tiny.common import features
