@@ -40,8 +40,8 @@ class PlottingUnavailable(KeystoneError, ImportError):
         super().__init__('figures need matplotlib: pip install "keystone-robotics[plot]"')
 
 
-def new_figure(width: float, height: float, columns: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
-    """A white figure with a row of bare axes, sizes in inches; keywords go to matplotlib's ``GridSpec``.
+def new_figure(width: float, height: float, columns: int = 1, rows: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
+    """A white figure with rows of bare axes, row by row, sizes in inches; keywords go to matplotlib's ``GridSpec``.
 
     It belongs to no window and no global state, so it can be drawn on a server and from any thread.
 
@@ -56,7 +56,7 @@ def new_figure(width: float, height: float, columns: int = 1, **grid: Any) -> tu
         raise PlottingUnavailable from None
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
-        axes = list(figure.subplots(1, columns, squeeze=False, gridspec_kw=grid)[0])
+        axes = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid).flat)
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.spines[["left", "bottom"]].set_color(FAINT)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from keystone_robotics.report.style import FAINT, INK, PALETTE, QUIET, new_figure
 from keystone_robotics.spec import BASELINE, Spec
+from keystone_study.reproduce.claims import RECOMMENDED
 from keystone_study.reproduce.grids import AS_IT_IS
 from keystone_study.reproduce.main import FREE, Arm, MainResult
 
@@ -24,17 +25,22 @@ KINDS = {
 
 
 def draw_frontier(results: Sequence[MainResult]) -> Figure:
-    """Every arm; the policy as it is is marked, the frontier drawn."""
-    figure, axes = new_figure(3.6 * len(results), 3.9, columns=len(results))
-    for ax, result in zip(axes, results, strict=True):
+    """Every arm, two panels a row; the policy as it is and what is recommended are marked, the frontier drawn."""
+    columns = min(2, len(results))
+    rows = -(-len(results) // columns)
+    figure, axes = new_figure(4.6 * columns, 3.1 * rows + 0.5, columns, rows)
+    for number, (ax, result) in enumerate(zip(axes, results, strict=False)):
         _panel(ax, result)
-    axes[0].set_ylabel("success, %", color=QUIET)
+        if number % columns == 0:
+            ax.set_ylabel("success, %", color=QUIET)
+    for ax in axes[len(results) :]:
+        ax.set_visible(False)
     figure.legend(
         *axes[0].get_legend_handles_labels(),
         frameon=False,
         fontsize=9,
         loc="outside lower center",
-        ncols=min(4, 2 * len(axes)),
+        ncols=3,
     )
     return figure
 
@@ -60,12 +66,17 @@ def _panel(ax: Axes, result: MainResult) -> None:
     low, high = (100 * bound for bound in first.rate.interval)
     ax.errorbar(first.per_step, 100 * first.rate.rate, [[100 * first.rate.rate - low], [high - 100 * first.rate.rate]],
                 fmt="o", color=INK, markersize=7, capsize=3)  # fmt: skip
-    best, free = line[-1], result.arm(result.choices[FREE].arm)
+    # Rings instead of words beside the points: words would cover other arms.
+    free = result.arm(result.choices[FREE].arm)
+    recommended = result.arm(RECOMMENDED)
+    rings = ((recommended, "16 × 2 steps, as recommended", "core-mean"), (free, "best free change", BASELINE))
+    for one, label, rule in rings:
+        ax.scatter(
+            one.per_step, 100 * one.rate.rate, s=120, facecolors="none", edgecolors=KINDS[rule][1], linewidths=1.8,
+            zorder=3, label=label,
+        )  # fmt: skip
     _name(ax, first, "policy as it is", (-8, -3), "right", INK)
-    _name(ax, best, _label(best.name), (0, 8), "center", INK)
-    if free is not best:
-        _name(ax, free, "best free change", (8, -3), "left", QUIET)
-    ax.margins(0.08, 0.12)
+    ax.margins(0.12, 0.14)
     ax.set_xscale("log")
     ax.set_xticks([0.25, 0.5, 1, 2], ["¼", "½", "1", "2"])
     ax.minorticks_off()
@@ -94,8 +105,3 @@ def frontier(arms: Sequence[Arm]) -> list[Arm]:
         if not line or one.rate.rate > line[-1].rate.rate:
             line.append(one)
     return line
-
-
-def _label(name: str) -> str:
-    spec = Spec.parse(name)
-    return f"{spec.rule}, {spec.k} × {'all' if spec.steps is None else spec.steps} steps"
