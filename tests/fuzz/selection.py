@@ -59,8 +59,8 @@ def outcome(chunks: Any, **given: Any) -> Any:
 
 def same(chunks: torch.Tensor, one: Any, other: Any, given: dict[str, Any]) -> bool:
     """Whether the same candidates are selected. Under cosine, candidates that differ by less than 1e-10 of their length are the
-    same, and so are those of two modes that mirror each other: they differ in the last digits of unit vectors, which no two ways
-    to compute them share.
+    same, and so are those of two modes that mirror each other: they differ in the last digits of unit vectors, which no two
+    ways to compute them share.
     """
     one, other = np.atleast_1d(one), np.atleast_1d(other)
     if given["metric"] != "cosine":
