@@ -191,6 +191,15 @@ def test_addresses_that_would_serve_strangers_are_refused(tmp_path):
             check_address("127.0.0.1", {"openpi": taken.getsockname()[1]}, None, False, None)
 
 
+@pytest.mark.parametrize(
+    ("data", "dtype"), [(["a"], "U9999"), ("a", "U9999"), ([1], "<f8"), ("a", "S9999"), (None, "<f8")]
+)
+def test_a_numpy_scalar_is_one_number(data, dtype):
+    with pytest.raises(Refused, match="not a number"):
+        unpack(msgpack.packb({"__npgeneric__": True, "data": data, "dtype": dtype}))
+    assert unpack(msgpack.packb({"__npgeneric__": True, "data": 1.5, "dtype": "<f4"})) == np.float32(1.5)
+
+
 @settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_value_or_a_refusal(data):

@@ -14,7 +14,7 @@ import zmq.asyncio
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.messages import Refused, Reply, take_options
-from keystone_robotics.serve.protocols.arrays import pack_groot, unpack
+from keystone_robotics.serve.protocols.arrays import pack_groot, peek, unpack
 from keystone_robotics.serve.service import Client, KnownClients, Service
 
 log = logging.getLogger("keystone.serve")
@@ -70,9 +70,10 @@ class GrootListener:
 
     async def _answer(self, identity: bytes, message: bytes) -> None:
         try:
-            client = self._clients[identity]
+            request = _request(self._service, message)
+            client = self._clients[identity]  # only now: strangers must not displace the clients that are known
             with self._service.using(client):
-                reply = pack_groot(await _reply(self._service, client, message))
+                reply = pack_groot(await _reply(self._service, client, request))
         except Refused as refusal:
             reply = pack_groot({"error": str(refusal)})
         except Exception as error:
@@ -91,13 +92,17 @@ async def listen(service: Service, host: str, port: int, tls: Tls | None) -> Gro
     return GrootListener(service, host, port)
 
 
-async def _reply(service: Service, client: Client, message: bytes) -> Any:
+def _request(service: Service, message: bytes) -> dict[Any, Any]:
+    """The content of a message; nothing is built of one without the token."""
+    if service.guard.token is not None and not service.guard.admits(peek(message, "api_token")):
+        raise Refused("token", "Unauthorized: expected the server's token in api_token")
     request = unpack(message)
     if not isinstance(request, dict):
         raise Refused("message", f"the message is a {type(request).__name__}: expected a dict with endpoint and data")
-    token = request.get("api_token")
-    if not service.guard.admits(token if isinstance(token, str) else None):
-        raise Refused("token", "Unauthorized: expected the server's token in api_token")
+    return request
+
+
+async def _reply(service: Service, client: Client, request: dict[Any, Any]) -> Any:
     endpoint, data = request.get("endpoint", "get_action"), request.get("data")
     data = data if isinstance(data, dict) else {}
     if endpoint == "ping":
