@@ -88,6 +88,7 @@ def test_nobody_stops_the_server_and_errors_are_words(server):
     assert "stop the server with SIGTERM" in client.call("kill")["error"]
     assert "no arrays" in client.call("get_action", {"observation": {}, "options": None})["error"]
     assert "out of reach" in client.act(500)["error"]
+    assert "options is a int" in client.call("reset", {"options": 5})["error"]
     client.socket.send(b"\xc1 junk")
     assert b"not a valid message" in client.socket.recv()
     assert client.act(1)[0]["action"].shape == (1, 6, 2)

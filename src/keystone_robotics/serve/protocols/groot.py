@@ -108,7 +108,7 @@ async def _reply(service: Service, client: Client, request: dict[Any, Any]) -> A
     if endpoint == "ping":
         return {"status": "ok", "message": "Server is running"}
     if endpoint == "reset":
-        service.reset(client, dict(data.get("options") or {}))
+        service.reset(client, _options(data))
         return {}
     if endpoint == "get_modality_config":
         return _modality_config(service)
@@ -120,9 +120,16 @@ async def _reply(service: Service, client: Client, request: dict[Any, Any]) -> A
     )  # fmt: skip
 
 
+def _options(data: dict[str, Any]) -> dict[str, Any]:
+    options = data.get("options")
+    if options is not None and not isinstance(options, dict):
+        raise Refused("message", f"options is a {type(options).__name__}: expected a dict")
+    return dict(options or {})
+
+
 async def _get_action(service: Service, client: Client, data: dict[str, Any]) -> Any:
     new = "observation" in data  # since N1.6
-    options = take_options(dict(data.get("options") or {}) if new else data)
+    options = take_options(_options(data) if new else data)
     if not service.model.served.inputs:  # GR00T's own policy
         return _own(await service.act(client, data, **options))
     observation = data["observation"] if new else data
