@@ -16,6 +16,7 @@ from serving import STATE, PointAgent, flow_policy, make_model, serving, state
 import keystone_robotics as keystone
 from keystone_robotics.serve.messages import Ask, Refused, RobotId
 from keystone_robotics.serve.model import Limits
+from keystone_robotics.serve.observations import fit
 from keystone_study.policies.flow import FlowPolicy
 
 
@@ -137,6 +138,11 @@ def test_an_observation_that_does_not_fit_is_refused_in_words(server, observatio
     with pytest.raises(RuntimeError, match=words):
         client.infer(observation)
     assert client.infer({STATE: state(1)})["actions"].shape == (6, 2)
+
+
+def test_all_missing_inputs_are_named():
+    with pytest.raises(Refused, match="the policy takes front, wrist, and the observation has 'state'"):
+        fit({"state": [0.0]}, {"state": np.zeros(1), "front": np.zeros(1), "wrist": np.zeros(1)})
 
 
 def test_a_newer_request_of_a_robot_replaces_the_older_that_has_not_begun():
