@@ -97,6 +97,18 @@ def test_a_backlog_is_worked_off_with_the_fastest_setting():
     assert (batch.setting.k, batch.late) == (1, 1)
 
 
+@pytest.mark.parametrize("within", [math.inf, 1e9])
+def test_a_request_without_a_deadline_does_not_starve(within):
+    one = scheduler()
+    one.submit(request("calm", within=within, group="other"))
+    for step in range(100):
+        now = 0.05 * step
+        one.submit(request("hasty", arrived=now, within=0.040))
+        if one.next(now).waiting[0].robot == "calm":
+            return
+    raise AssertionError("it was never answered")
+
+
 def test_old_observations_are_taken_out():
     one = scheduler(max_age=0.5)
     old, new = request("a", arrived=1.0, observed=0.2), request("b", arrived=1.0)

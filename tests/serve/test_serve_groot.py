@@ -11,6 +11,8 @@ from serving import PointAgent, make_model, serving, state
 from test_serve_openpi import connect, expected_chunk, in_threads, wait_until
 
 from keystone_robotics.serve import service as service_module
+from keystone_robotics.serve.protocols import groot
+from keystone_robotics.serve.protocols.arrays import unpack
 from keystone_robotics.serve.service import Guard
 
 
@@ -86,6 +88,7 @@ def test_nobody_stops_the_server_and_errors_are_words(server):
     assert "stop the server with SIGTERM" in client.call("kill")["error"]
     assert "no arrays" in client.call("get_action", {"observation": {}, "options": None})["error"]
     assert "out of reach" in client.act(500)["error"]
+    assert "options is a int" in client.call("reset", {"options": 5})["error"]
     client.socket.send(b"\xc1 junk")
     assert b"not a valid message" in client.socket.recv()
     assert client.act(1)[0]["action"].shape == (1, 6, 2)
@@ -132,3 +135,27 @@ def test_clients_that_came_and_went_take_no_room(monkeypatch):
             client.socket.close()
         assert len(service.model._robots) <= 3
         assert connect(ports).infer({"environment_state": state(1)})["actions"].shape == (6, 2)
+
+
+@pytest.mark.parametrize("token", [None, "0123456789abcdef"])
+def test_strangers_do_not_displace_a_robot_that_is_served(monkeypatch, token):
+    monkeypatch.setattr(service_module, "KNOWN", 3)
+    with serving("groot", guard=Guard(token=token)) as (service, ports):
+        served = Client(ports["groot"], token=token)
+        served.act(1)
+        (robot,) = service.model._robots
+        for message in (b"\xc0", b"\xc1", msgpack.packb([]), b"", b"\x81", msgpack.packb("ping")):
+            stranger = Client(ports["groot"])
+            stranger.socket.send(message)
+            assert b"error" in stranger.socket.recv()
+        assert robot in service.model._robots
+
+
+def test_nothing_is_built_of_a_message_without_the_token(monkeypatch):
+    built = []
+    monkeypatch.setattr(groot, "unpack", lambda message: built.append(message) or unpack(message))
+    with serving("groot", guard=Guard(token="0123456789abcdef")) as (_, ports):
+        for token in (None, "wrong", 5, ["0123456789abcdef"]):
+            assert "Unauthorized" in Client(ports["groot"], token=token).call("ping", {"a": [{"b": 1}]})["error"]
+        assert not built
+        assert "status" in Client(ports["groot"], token="0123456789abcdef").call("ping", {"a": [{"b": 1}]})

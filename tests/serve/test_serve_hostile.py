@@ -1,6 +1,7 @@
 """Clients that are not what they should be, over real sockets: each ends its own connection and nobody else's."""
 
 import contextlib
+import logging
 import socket
 import ssl
 import subprocess
@@ -22,6 +23,7 @@ from websockets.sync.client import connect as open_socket
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve.address import check_address, make_tls
+from keystone_robotics.serve.logs import TextLines
 from keystone_robotics.serve.messages import Refused
 from keystone_robotics.serve.protocols.arrays import unpack
 from keystone_robotics.serve.service import Guard
@@ -59,8 +61,6 @@ def still_serves(ports):
             msgpack.packb({"a": {b"__ndarray__": True, b"data": b"", b"dtype": "<f8", b"shape": [10**12]}}),
             "does not match",
         ),
-        (msgpack.packb({"keystone_seed": "x"}), "keystone_seed='x': expected a whole number"),
-        (msgpack.packb({"keystone_deadline_ms": -1}), "expected a number above 0"),
         (b"\x91" * 5000, "not a valid message"),
     ],
 )
@@ -73,6 +73,31 @@ def test_a_malformed_message_is_answered_in_words_and_ends_its_connection(server
         with pytest.raises(websockets.ConnectionClosed):
             connection.recv()
     assert still_serves(ports)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"keystone_seed": "x"}, "keystone_seed='x': expected a whole number"),
+        ({"keystone_deadline_ms": -1}, "expected a number above 0"),
+        ({b"state": 1}, "a key that is not text"),
+        ({"endpoint": np.zeros(3)}, "endpoint is a ndarray"),
+        ({"endpoint": "reset", "keystone_seed": "x"}, "expected a whole number"),
+    ],
+)
+def test_a_wrong_value_is_answered_in_words_and_the_connection_goes_on(server, message, words):
+    _, ports = server
+    client = connect(ports)
+    with pytest.raises(RuntimeError, match=words):
+        client.infer(message)
+    assert client.infer({STATE: state(1), "keystone_episode": ""})["actions"].shape == (6, 2)
+    client._ws.close()
+
+
+def test_a_name_does_not_forge_a_line_of_the_log():
+    record = logging.LogRecord("keystone", logging.INFO, "", 0, "refused", None, None)
+    record.fields = {"client": "arm\n2026 INFO forged", "reason": "full"}
+    assert TextLines("%(message)s").format(record) == r"refused client='arm\n2026 INFO forged' reason=full"
 
 
 def test_an_oversized_message_ends_its_connection(server):
@@ -189,6 +214,15 @@ def test_addresses_that_would_serve_strangers_are_refused(tmp_path):
         taken.listen()
         with pytest.raises(KeystoneError, match="is in use"):
             check_address("127.0.0.1", {"openpi": taken.getsockname()[1]}, None, False, None)
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype"), [(["a"], "U9999"), ("a", "U9999"), ([1], "<f8"), ("a", "S9999"), (None, "<f8")]
+)
+def test_a_numpy_scalar_is_one_number(data, dtype):
+    with pytest.raises(Refused, match="not a number"):
+        unpack(msgpack.packb({"__npgeneric__": True, "data": data, "dtype": dtype}))
+    assert unpack(msgpack.packb({"__npgeneric__": True, "data": 1.5, "dtype": "<f4"})) == np.float32(1.5)
 
 
 @settings(max_examples=300)

@@ -171,6 +171,17 @@ def test_hostile_messages_are_refused_and_the_next_robot_is_served():
             with pytest.raises(grpc.RpcError) as caught:
                 robot.send(data)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        for raw in ({"a": np.zeros(100), "b": 0.0, "c": 0.0}, {"a": [1.0], "b": 0.0, "c": 0.0}):
+            with pytest.raises(grpc.RpcError, match="expected one number"):
+                robot.send(pickle.dumps(TimedObservation(0.0, 0, raw, True)))
+        rename = {"observation.state": "environment_state"}
+        many = {"observation.state": {"dtype": "float32", "shape": (3,), "names": ["a"] * 9999}}
+        robot.instruct(RemotePolicyConfig("point", "point", many, 4, "cpu", rename))
+        with pytest.raises(grpc.RpcError, match="has 9999 names: the policy takes 3"):
+            robot.observe(1)
+        with pytest.raises(grpc.RpcError, match="a name in rename_map is a list"):
+            robot.instruct(RemotePolicyConfig("point", "point", NAMES, 4, "cpu", {"observation.state": ["x"]}))
+        robot.instruct(RemotePolicyConfig("point", "point", NAMES, 4, "cpu", rename))
         with pytest.raises(grpc.RpcError, match=r"larger than 0\.1 MB"):
             robot.send(bytes(200_000))
         part = services_pb2.Observation(transfer_state=MIDDLE, data=b"x")

@@ -1,5 +1,6 @@
 """openpi's own client, unmodified, against the server: replies, many robots at once, deadlines, errors in words."""
 
+import asyncio
 import threading
 import time
 import urllib.error
@@ -13,8 +14,9 @@ from openpi_client.websocket_client_policy import WebsocketClientPolicy
 from serving import STATE, PointAgent, flow_policy, make_model, serving, state
 
 import keystone_robotics as keystone
-from keystone_robotics.serve.messages import Refused
+from keystone_robotics.serve.messages import Ask, Refused, RobotId
 from keystone_robotics.serve.model import Limits
+from keystone_robotics.serve.observations import fit
 from keystone_study.policies.flow import FlowPolicy
 
 
@@ -57,6 +59,7 @@ def test_a_reply_has_the_chunk_and_says_how_it_was_chosen(server):
     _, ports = server
     client = connect(ports)
     assert client.get_server_metadata()["keystone"]["policy"] == "point"
+    assert client.get_server_metadata()["keystone"]["inputs"] == [STATE]
     reply = client.infer({STATE: state(1, 2), "prompt": "push", "keystone_seed": 7})
     np.testing.assert_allclose(reply["actions"], expected_chunk((1, 2), 7), rtol=1e-5, atol=1e-6)
     said = reply["keystone"]
@@ -137,6 +140,11 @@ def test_an_observation_that_does_not_fit_is_refused_in_words(server, observatio
     assert client.infer({STATE: state(1)})["actions"].shape == (6, 2)
 
 
+def test_all_missing_inputs_are_named():
+    with pytest.raises(Refused, match="the policy takes front, wrist, and the observation has 'state'"):
+        fit({"state": [0.0]}, {"state": np.zeros(1), "front": np.zeros(1), "wrist": np.zeros(1)})
+
+
 def test_a_newer_request_of_a_robot_replaces_the_older_that_has_not_begun():
     agent = PointAgent()
     with serving("openpi", model=make_model(agent=agent)) as (service, ports):
@@ -211,6 +219,73 @@ def test_out_of_memory_halves_k_and_says_so(monkeypatch):
         again = connect(ports).infer({STATE: state(1)})["keystone"]
     assert (said["k"], said["degraded"], said["degraded_reason"]) == (2, True, "K=2: more did not fit into memory")
     assert (again["k"], again["degraded"]) == (2, True)
+
+
+def test_out_of_memory_of_one_robot_is_nobody_elses(monkeypatch):
+    model = make_model("core-mean:k=8")
+    monkeypatch.setattr("keystone_robotics.serve.model.RETRY", 2)
+    run, full = model._round, {"big"}
+
+    def limited(waiting, robots, setting):
+        if setting.k > 2 and any(one.robot.name in full for one in waiting):
+            raise keystone.errors.TooManyCandidates("too many")
+        return run(waiting, robots, setting)
+
+    monkeypatch.setattr(model, "_round", limited)
+
+    def round_of(*names):
+        outcomes = []
+        for name in names:
+            model.submit(_ask(RobotId(name, True)), outcomes.append)
+        model._answer(model.scheduler.next(0.0))
+        return [outcome.report["k"] for outcome in outcomes]
+
+    assert round_of("a", "big", "b") == [8, 2, 8]
+    assert round_of("a", "big", "b") == [8, 2, 8]
+    full.clear()
+    assert [round_of("big") for _ in range(2)][-1] == [8]  # it recovers
+
+
+def test_names_and_rows_are_not_taken_for_one_another(server):
+    service, _ = server
+    client = service.new_client("openpi")
+
+    async def act(row=None, **more):
+        await service.act(client, {STATE: state(1), **more}, row)
+
+    async def talk():
+        await act()
+        await act(0, keystone_episode="E")
+        await act(1, keystone_episode="E")
+        await act(keystone_episode="E/0")
+        await act(keystone_episode=client.name)
+
+    asyncio.run(talk())
+    ours = {
+        RobotId(client.name),
+        RobotId("E", True, 0),
+        RobotId("E", True, 1),
+        RobotId("E/0", True),
+        RobotId(client.name, True),
+    }
+    assert ours <= set(service.model._robots)
+    service.reset(client, {"keystone_episode": "E"})
+    assert {one for one in ours if service.model._robots[one].episode} == {RobotId("E", True, 0), RobotId("E", True, 1)}
+
+
+def test_a_round_that_hangs_does_not_keep_the_server():
+    agent = PointAgent()
+    with serving("openpi", model=make_model(agent=agent), drain=0.2) as (_, ports):
+        agent.go.clear()
+        client, outcome = connect(ports), []
+        asking = threading.Thread(target=lambda: outcome.extend(in_threads([lambda: client.infer({STATE: state(1)})])))
+        asking.start()
+        assert agent.begun.wait(10)
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 10  # the agent waits for 30 s
+    agent.go.set()
+    asking.join(10)
+    assert "the server is shutting down" in str(outcome[0])
 
 
 def test_pages_for_operators(server):
@@ -316,12 +391,10 @@ def test_replies_under_way_are_sent_before_connections_are_closed():
 
 def test_a_full_queue_is_a_refusal():
     model = make_model(limits=Limits(max_waiting=1), warm=False)
-    model.submit(_ask("a"), lambda outcome: None)
+    model.submit(_ask(RobotId("a")), lambda outcome: None)
     with pytest.raises(Refused, match="1 requests are waiting already"):
-        model.submit(_ask("b"), lambda outcome: None)
+        model.submit(_ask(RobotId("b")), lambda outcome: None)
 
 
 def _ask(robot):
-    from keystone_robotics.serve.messages import Ask
-
     return Ask(robot, {STATE: state(1)})

@@ -290,3 +290,11 @@ class audited:
     def hook(event, args):
         if audited.active is not None and event.startswith(audited.WATCHED):
             audited.active.append((event, args))
+
+
+@pytest.mark.parametrize("kind", ["S0", "U0"])
+def test_an_array_of_items_without_bytes_is_refused(kind):
+    """Its shape could claim any number of them."""
+    data = pickle.dumps(np.ndarray((7,), kind, b""), 4)
+    with pytest.raises(RefusedPickle, match="expected numbers or text"):
+        loads(data)

@@ -33,7 +33,9 @@ class TextLines(logging.Formatter):
     """The same for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
+        found = {name: str(value) for name, value in getattr(record, "fields", {}).items()}
+        # A client's text must not look like a line of its own.
+        fields = " ".join(f"{name}={text if text.isprintable() else ascii(text)}" for name, text in found.items())
         return f"{super().format(record)} {fields}".rstrip()
 
 

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from keystone_robotics.errors import KeystoneError
 
@@ -27,12 +27,26 @@ class Refused(KeystoneError):
         self.reason = reason
 
 
+class RobotId(NamedTuple):
+    """Whose an observation is. An episode that a client names is never a connection, whatever the name.
+
+    Attributes:
+        name: of the episode that the client named, or of its connection.
+        named: by the client.
+        row: of a message with several robots.
+    """
+
+    name: str
+    named: bool = False
+    row: int | None = None
+
+
 @dataclass(frozen=True)
 class Ask:
     """One observation of a robot, independent of the protocol.
 
     Attributes:
-        robot: whose it is: the episode that the client named, or its connection.
+        robot: whose it is.
         observation: with the client's keys.
         task: the instruction, if it is not in the observation.
         seed: of the noise; None for a random one.
@@ -40,7 +54,7 @@ class Ask:
         observed_at: seconds since 1970 by the client's clock; None if it gave none.
     """
 
-    robot: str
+    robot: RobotId
     observation: Mapping[str, Any] = field(repr=False)
     task: str = ""
     seed: int | None = None
@@ -78,7 +92,7 @@ class Waiting:
         content: for the model.
     """
 
-    robot: str
+    robot: Hashable
     group: Hashable
     arrived: float
     deadline: float = math.inf
@@ -98,13 +112,14 @@ def take_options(given: dict[str, Any]) -> dict[str, Any]:
     ({'seed': 7, 'deadline_ms': 80.0}, {'state': [0.0]})
     """
     options: dict[str, Any] = {}
-    if (episode := given.pop(EPISODE, None)) is not None:
+    episode = given.pop(EPISODE, None)
+    if episode is not None and str(episode):
         options["episode"] = str(episode)[:LONGEST_NAME]
     if (seed := given.pop(SEED, None)) is not None:
         try:
             options["seed"] = operator.index(seed)
         except TypeError:
-            raise Refused("message", f"{SEED}={str(seed)[:50]!a}: expected a whole number") from None
+            raise Refused("observation", f"{SEED}={str(seed)[:50]!a}: expected a whole number") from None
     for key, name in ((DEADLINE, "deadline_ms"), (TIME, "observed_at")):
         if (value := given.pop(key, None)) is not None:
             try:
@@ -112,6 +127,6 @@ def take_options(given: dict[str, Any]) -> dict[str, Any]:
             except (TypeError, ValueError):
                 number = math.nan
             if not (math.isfinite(number) and number > 0):
-                raise Refused("message", f"{key}={str(value)[:50]!a}: expected a number above 0")
+                raise Refused("observation", f"{key}={str(value)[:50]!a}: expected a number above 0")
             options[name] = number
     return options

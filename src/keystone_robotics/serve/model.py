@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from keystone_robotics.monitor.alarm import Alarm
 from keystone_robotics.profiling.auto import AutoK
 from keystone_robotics.sample.noise import derive_seed, preserve_rng
 from keystone_robotics.sample.seeds import row_seeds
-from keystone_robotics.serve.messages import Ask, Refused, Reply, Waiting
+from keystone_robotics.serve.messages import Ask, Refused, Reply, RobotId, Waiting
 from keystone_robotics.serve.policy import Answer, Row, Served
 from keystone_robotics.serve.scheduler import Batch, LatencyTable, Scheduler, Setting, settings_from
 from keystone_robotics.spec import Spec
@@ -32,6 +32,8 @@ log = logging.getLogger("keystone.serve")
 ROBOTS = 1024
 #: Timed rounds of each size and setting before the server listens.
 MEASURED = 3
+#: Rounds of a robot after which a K that did not fit into memory is tried again.
+RETRY = 100
 
 #: Gets a reply, or why there is none.
 Done = Callable[["Reply | Refused"], None]
@@ -46,12 +48,16 @@ class Robot:
         chunk: (T, D) the last selected chunk, if the rule looks back.
         rounds: so far in this episode.
         episode: counts resets, so that an alarm begins anew.
+        fits: the K that fits into memory, once a larger one did not; None if all do.
+        retry_at: the round before which no larger K is tried.
     """
 
     observations: deque[Any]
     chunk: torch.Tensor | None = None
     rounds: int = 0
     episode: int = 0
+    fits: int | None = None
+    retry_at: int = 0
 
 
 @dataclass
@@ -114,12 +120,11 @@ class Model:
         self._seed = spec.seed
         self._steps = spec.steps
         self._clock, self._on_round = clock, on_round
-        self._robots: OrderedDict[str, Robot] = OrderedDict()
+        self._robots: OrderedDict[Hashable, Robot] = OrderedDict()
         self._events: list[RoundEvent] = []
-        self._fits: int | None = None  # the K that fits into memory, once a larger one did not
         self._ready = threading.Condition()
         self._ending = False
-        self._busy = False
+        self._running: Batch | None = None
         self.horizon: int | None = None
         self._thread: threading.Thread | None = None
         self.latency = LatencyTable()
@@ -219,19 +224,19 @@ class Model:
 
         return withdraw
 
-    def _has_history(self, robot: str) -> bool:
+    def _has_history(self, robot: RobotId) -> bool:
         with self._ready:
             known = self._robots.get(robot)
             return known is not None and known.chunk is not None
 
-    def reset(self, robot: str) -> None:
+    def reset(self, robot: RobotId) -> None:
         """Begin a new episode of a robot."""
         with self._ready:
             known = self._robots.get(robot)
             if known is not None:
                 self._robots[robot] = Robot(deque(maxlen=self.served.history), episode=known.episode + 1)
 
-    def forget(self, robot: str) -> None:
+    def forget(self, robot: RobotId) -> None:
         """Drop what is remembered of a robot that is gone."""
         with self._ready:
             known = self._robots.pop(robot, None)
@@ -247,7 +252,7 @@ class Model:
     def idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
         with self._ready:
-            return not self._busy and not len(self.scheduler)
+            return self._running is None and not len(self.scheduler)
 
     # ---- the thread
 
@@ -257,14 +262,17 @@ class Model:
         self._thread.start()
 
     def stop(self, drain: float = 0.0) -> None:
-        """Refuse new requests, answer those that wait for at most ``drain`` seconds, and end the thread."""
+        """Refuse new requests, answer those that wait for at most ``drain`` seconds, and end the thread.
+
+        A round that has not ended by then is not waited for: its robots are refused.
+        """
         with self._ready:
             self._ending = True
             self._ready.notify()
         if self._thread is not None:
             self._thread.join(drain)
-        left = []
         with self._ready:
+            left = [] if self._running is None else list(self._running.waiting)
             while (batch := self.scheduler.next(self._clock())) is not None:
                 left += batch.waiting
         for one in left:
@@ -273,13 +281,13 @@ class Model:
     def _run(self) -> None:
         while True:
             with self._ready:
-                self._busy = False
+                self._running = None
                 while not len(self.scheduler) and not self._ending:
                     self._ready.wait()
                 now = self._clock()
                 stale = self.scheduler.take_stale(now)
                 batch = self.scheduler.next(now)
-                self._busy = batch is not None
+                self._running = batch
                 ending = self._ending
             for one in stale:
                 one.content.done(self._stale(one, now))
@@ -301,18 +309,18 @@ class Model:
     def _answer(self, batch: Batch) -> None:
         robots = [self._recall(request) for request in batch.waiting]
         begin = self._clock()
-        outcomes, setting, notes = self._attempt(batch, robots, batch.setting)
+        outcomes, notes, together = self._attempt(batch, robots)
         seconds = self._clock() - begin
-        if setting == batch.setting and not any(isinstance(one, Refused) for one in outcomes):
-            self.latency.observe(len(batch.waiting), setting, seconds)
+        if together and not any(isinstance(one, Refused) for one in outcomes):
+            self.latency.observe(len(batch.waiting), batch.setting, seconds)
         best, now, reports = self.scheduler.settings[0], self._clock(), []
-        for request, outcome in zip(batch.waiting, outcomes, strict=True):
+        for request, outcome, note in zip(batch.waiting, outcomes, notes, strict=True):
             content: Content = request.content
             if isinstance(outcome, Refused):
                 content.done(outcome)
                 continue
             answer, report = outcome
-            reasons = [*notes]
+            reasons = [] if note is None else [note]
             if batch.setting != best:
                 reasons.insert(
                     0, f"K={batch.setting.k}" + _steps(batch.setting) + " to meet the deadlines of those waiting"
@@ -345,38 +353,51 @@ class Model:
             robot.observations.append(request.content.observation)
         return robot
 
-    def _attempt(self, batch: Batch, robots: Sequence[Robot], setting: Setting) -> tuple[list[Any], Setting, list[str]]:
-        """(answer, report) or Refused for each robot. Out of memory: with half of K; an error: each robot alone."""
-        notes: list[str] = []
-        if self._fits is not None and setting.k > self._fits:
-            setting = setting._replace(k=self._fits)
-            notes = [f"K={setting.k}: more did not fit into memory"]
+    def _attempt(self, batch: Batch, robots: Sequence[Robot]) -> tuple[list[Any], list[str | None], bool]:
+        """(answer, report) or Refused for each robot; a note if K was halved for it; and whether one round with the batch's
+        setting answered all. After an error, or out of memory, each robot is answered alone.
+        """
+        found: dict[int, tuple[Any, str | None]] = {}
+        free = [row for row, robot in enumerate(robots) if robot.fits is None]
+        if len(free) > 1:
+            waiting, mates = [batch.waiting[row] for row in free], [robots[row] for row in free]
+            try:
+                outcomes = self._round(waiting, mates, batch.setting)
+                found = {row: (outcome, None) for row, outcome in zip(free, outcomes, strict=True)}
+            except Exception as error:
+                log.warning("a round of %d robots failed, each is tried alone: %a", len(free), error)
+        together = len(found) == len(robots) or len(robots) == 1
+        for row, (one, robot) in enumerate(zip(batch.waiting, robots, strict=True)):
+            if row not in found:
+                found[row] = self._alone(one, robot, batch.setting)
+        rows = [found[row] for row in range(len(robots))]
+        notes = [note for _, note in rows]
+        return [outcome for outcome, _ in rows], notes, together and not any(notes)
+
+    def _alone(self, request: Waiting, robot: Robot, setting: Setting) -> tuple[Any, str | None]:
+        """The outcome of one robot, and a note if K was halved because it did not fit into memory."""
+        if robot.rounds >= robot.retry_at:
+            robot.fits = None
+        k = min(setting.k, robot.fits or setting.k)
         while True:
             try:
-                return self._round(batch.waiting, robots, setting), setting, notes
+                (outcome,) = self._round([request], [robot], setting._replace(k=k))
+                break
             except (TooManyCandidates, torch.cuda.OutOfMemoryError) as error:
                 problem: Exception = error
-                if setting.k > 1:
-                    setting = setting._replace(k=setting.k // 2)
-                    self._fits, notes = setting.k, [f"K={setting.k}: more did not fit into memory"]
-                    log.warning("out of memory with %d robots: K=%d from now on", len(batch.waiting), setting.k)
+                if k > 1:
+                    k //= 2
                     continue
             except Exception as error:
                 problem = error
-            if len(batch.waiting) == 1:
-                log.error(
-                    "the policy failed for robot %s: %s: %s", batch.waiting[0].robot, type(problem).__name__, problem
-                )
-                return (
-                    [Refused("model", f"the policy failed: {type(problem).__name__}: {str(problem)[:500]}")],
-                    setting,
-                    notes,
-                )
-            alone = [
-                self._attempt(Batch([one], setting, 0), [robot], setting)
-                for one, robot in zip(batch.waiting, robots, strict=True)
-            ]
-            return [outcome for outcomes, _, _ in alone for outcome in outcomes], setting, notes
+            log.error("the policy failed for robot %a: %s: %a", request.robot, type(problem).__name__, str(problem))
+            return Refused("model", f"the policy failed: {type(problem).__name__}: {str(problem)[:500]}"), None
+        if k == setting.k:
+            return outcome, None
+        if robot.fits is None or k < robot.fits:  # only a K that succeeded is a limit
+            robot.fits, robot.retry_at = k, robot.rounds + RETRY
+            log.warning("out of memory for robot %a: K=%d for its next %d rounds", request.robot, k, RETRY)
+        return outcome, f"K={k}: more did not fit into memory"
 
     def _round(self, waiting: Sequence[Waiting], robots: Sequence[Robot], setting: Setting) -> list[Any]:
         """One round of the policy."""
@@ -413,7 +434,7 @@ class Model:
             return row_seeds(derive_seed(content.ask.seed), 1)[0]  # as `handle.seeded(seed)` for one observation
         if self._seed is None:
             return secrets.randbits(62)
-        name = hashlib.sha256(content.ask.robot.encode(errors="replace")).digest()
+        name = hashlib.sha256(ascii(tuple(content.ask.robot)).encode()).digest()
         return derive_seed(self._seed, int.from_bytes(name[:8], "little"), robot.episode, robot.rounds)
 
     def _apply(self, setting: Setting) -> None:

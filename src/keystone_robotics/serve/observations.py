@@ -43,13 +43,14 @@ def fit(
     {'observation.state': array([1., 2.], dtype=float32)}
     """
     given = {(rename or {}).get(key, key.replace("/", ".")): value for key, value in observation.items()}
-    fitted = {}
-    for name, like in example.items():
-        if name not in given:
-            known = ", ".join(sorted(map(str, observation)))[:300] or "nothing"
-            raise Refused("observation", f"the policy takes {name}, and the observation has {known!a}: see --rename")
-        fitted[name] = _image(name, given[name]) if is_image(like) else _numbers(name, given[name], like)
-    return fitted
+    if missing := [name for name in example if name not in given]:
+        known = ", ".join(sorted(map(str, observation)))[:300] or "nothing"
+        takes = ", ".join(missing)
+        raise Refused("observation", f"the policy takes {takes}, and the observation has {known!a}: see --rename")
+    return {
+        name: _image(name, given[name]) if is_image(like) else _numbers(name, given[name], like)
+        for name, like in example.items()
+    }
 
 
 def _image(name: str, value: Any) -> np.ndarray[Any, Any]:

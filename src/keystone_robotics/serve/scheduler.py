@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +12,8 @@ from keystone_robotics.serve.messages import Refused, Waiting
 
 #: Rounds whose times are remembered.
 REMEMBERED = 32
+#: Seconds after which a request goes before any that arrives later with a deadline: those without one must not starve.
+PATIENCE = 2.0
 
 
 class Setting(NamedTuple):
@@ -94,6 +96,10 @@ class LatencyTable:
         return 0.0
 
 
+def _urgency(one: Waiting) -> tuple[float, float, float]:
+    return min(one.deadline, one.arrived + PATIENCE), one.deadline, one.arrived
+
+
 def _power(batch: int) -> int:
     return 1 << (batch - 1).bit_length()
 
@@ -133,7 +139,7 @@ class Scheduler:
     max_age: float = math.inf
 
     def __post_init__(self) -> None:
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[Hashable, Waiting] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -180,7 +186,7 @@ class Scheduler:
         """All that wait, in the rounds in which they would be answered."""
         rounds: list[list[Waiting]] = []
         filling: dict[object, list[Waiting]] = {}
-        for one in sorted(self._waiting.values(), key=lambda one: (one.deadline, one.arrived)):
+        for one in sorted(self._waiting.values(), key=_urgency):
             mates = filling.get(one.group)
             if mates is None or len(mates) >= self.max_batch:
                 mates = filling[one.group] = []

@@ -14,7 +14,7 @@ from typing import Any
 
 from keystone_robotics import __version__
 from keystone_robotics.sample.noise import derive_seed
-from keystone_robotics.serve.messages import Ask, Refused, Reply, take_options
+from keystone_robotics.serve.messages import Ask, Refused, Reply, RobotId, take_options
 from keystone_robotics.serve.metrics import Metrics
 from keystone_robotics.serve.model import Model
 
@@ -72,7 +72,7 @@ class Client:
 
     name: str
     uses: int = 0
-    robots: set[str] = field(default_factory=set)
+    robots: set[RobotId] = field(default_factory=set)
 
 
 class KnownClients:
@@ -119,6 +119,7 @@ class Service:
                 "policy": model.served.name,
                 "rule": spec.bind().name,
                 "k": model.handle.k,
+                "inputs": list(model.served.inputs),
             }
         }
         own = getattr(model.served.policy, "metadata", None)
@@ -198,7 +199,7 @@ class Service:
         try:
             options = {**take_options(observation), **more}
             episode = options.pop("episode", None)
-            robot = (episode or client.name) + ("" if row is None else f"/{row}")
+            robot = RobotId(client.name if episode is None else episode, episode is not None, row)
             if episode is None:
                 client.robots.add(robot)
             return await self._reply(Ask(robot, observation, **options))
@@ -262,5 +263,6 @@ class Service:
     def reset(self, client: Client, options: dict[str, Any]) -> None:
         """Begin a new episode of the client's robots, or of the one that it names."""
         episode = take_options(options).get("episode")
-        for robot in client.robots if episode is None else (episode,):
+        rows = (None, *range(self.guard.max_rows))  # which of them the last message had is not known here
+        for robot in client.robots if episode is None else (RobotId(episode, True, row) for row in rows):
             self.model.reset(robot)

@@ -37,7 +37,7 @@ _LITERALS = frozenset(
         *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"),
     }
 )
-_DTYPE = re.compile(r"[biufc]\d{1,2}|[SU]\d{1,9}")  # no objects, no records
+_DTYPE = re.compile(r"[biufc]\d{1,2}|[SU][1-9]\d{0,8}")  # no objects, no records, no items of size 0
 _STORAGES = {
     "torch.DoubleStorage": torch.float64,
     "torch.FloatStorage": torch.float32,

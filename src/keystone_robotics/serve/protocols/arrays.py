@@ -47,6 +47,26 @@ def unpack(message: bytes) -> Any:
         raise Refused("message", f"not a valid message: {type(error).__name__}: {str(error)[:200]!a}") from None
 
 
+def peek(message: bytes, key: str) -> Any:
+    """The value of a key of a message, without building the others; None if it is no text or not there.
+
+    >>> peek(msgpack.packb({"data": [1, 2], "api_token": "abc"}), "api_token")
+    'abc'
+    """
+    reader = msgpack.Unpacker(max_buffer_size=len(message), max_array_len=0, max_map_len=0, max_ext_len=0)
+    try:
+        reader.feed(message)
+        for _ in range(reader.read_map_header()):
+            name = reader.unpack()
+            if name == key:
+                value = reader.unpack()
+                return value if isinstance(value, str) else None
+            reader.skip()
+    except Exception:  # `unpack` says what is wrong
+        return None
+    return None
+
+
 def _array(found: dict[Any, Any]) -> Any:
     def get(key: str) -> Any:
         return found.get(key.encode(), found.get(key))
@@ -54,7 +74,7 @@ def _array(found: dict[Any, Any]) -> Any:
     if get("__ndarray__"):
         return _from_bytes(get("data"), get("dtype"), get("shape"))
     if get("__npgeneric__"):
-        return np.asarray(get("data"), _dtype(get("dtype")))[()]
+        return _scalar(get("data"), get("dtype"))
     if get("__ndarray_class__"):
         return _from_npy(get("as_npy"))
     if get("nd") is not None and get("type") is not None:
@@ -67,6 +87,13 @@ def _dtype(name: Any) -> np.dtype[Any]:
     if not isinstance(text, str) or not _DTYPE.fullmatch(text):
         raise Refused("message", f"the message has an array of {str(name)[:50]!a}: expected numbers or text")
     return np.dtype(text)
+
+
+def _scalar(value: Any, dtype: Any) -> Any:
+    kind = _dtype(dtype)
+    if kind.kind not in "biuf" or not isinstance(value, (bool, int, float)):  # text may claim any width
+        raise Refused("message", "the message has a numpy scalar that is not a number")
+    return np.asarray(value, kind)[()]
 
 
 def _from_bytes(data: Any, dtype: Any, shape: Any) -> np.ndarray[Any, Any]:

@@ -14,7 +14,7 @@ import zmq.asyncio
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.messages import Refused, Reply, take_options
-from keystone_robotics.serve.protocols.arrays import pack_groot, unpack
+from keystone_robotics.serve.protocols.arrays import pack_groot, peek, unpack
 from keystone_robotics.serve.service import Client, KnownClients, Service
 
 log = logging.getLogger("keystone.serve")
@@ -70,9 +70,10 @@ class GrootListener:
 
     async def _answer(self, identity: bytes, message: bytes) -> None:
         try:
-            client = self._clients[identity]
+            request = _request(self._service, message)
+            client = self._clients[identity]  # only now: strangers must not displace the clients that are known
             with self._service.using(client):
-                reply = pack_groot(await _reply(self._service, client, message))
+                reply = pack_groot(await _reply(self._service, client, request))
         except Refused as refusal:
             reply = pack_groot({"error": str(refusal)})
         except Exception as error:
@@ -91,19 +92,23 @@ async def listen(service: Service, host: str, port: int, tls: Tls | None) -> Gro
     return GrootListener(service, host, port)
 
 
-async def _reply(service: Service, client: Client, message: bytes) -> Any:
+def _request(service: Service, message: bytes) -> dict[Any, Any]:
+    """The content of a message; nothing is built of one without the token."""
+    if service.guard.token is not None and not service.guard.admits(peek(message, "api_token")):
+        raise Refused("token", "Unauthorized: expected the server's token in api_token")
     request = unpack(message)
     if not isinstance(request, dict):
         raise Refused("message", f"the message is a {type(request).__name__}: expected a dict with endpoint and data")
-    token = request.get("api_token")
-    if not service.guard.admits(token if isinstance(token, str) else None):
-        raise Refused("token", "Unauthorized: expected the server's token in api_token")
+    return request
+
+
+async def _reply(service: Service, client: Client, request: dict[Any, Any]) -> Any:
     endpoint, data = request.get("endpoint", "get_action"), request.get("data")
     data = data if isinstance(data, dict) else {}
     if endpoint == "ping":
         return {"status": "ok", "message": "Server is running"}
     if endpoint == "reset":
-        service.reset(client, dict(data.get("options") or {}))
+        service.reset(client, _options(data))
         return {}
     if endpoint == "get_modality_config":
         return _modality_config(service)
@@ -115,9 +120,16 @@ async def _reply(service: Service, client: Client, message: bytes) -> Any:
     )  # fmt: skip
 
 
+def _options(data: dict[str, Any]) -> dict[str, Any]:
+    options = data.get("options")
+    if options is not None and not isinstance(options, dict):
+        raise Refused("message", f"options is a {type(options).__name__}: expected a dict")
+    return dict(options or {})
+
+
 async def _get_action(service: Service, client: Client, data: dict[str, Any]) -> Any:
     new = "observation" in data  # since N1.6
-    options = take_options(dict(data.get("options") or {}) if new else data)
+    options = take_options(_options(data) if new else data)
     if not service.model.served.inputs:  # GR00T's own policy
         return _own(await service.act(client, data, **options))
     observation = data["observation"] if new else data

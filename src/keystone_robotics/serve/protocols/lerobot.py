@@ -9,12 +9,13 @@ import logging
 import math
 import pickle
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 from lerobot.async_inference.helpers import RemotePolicyConfig, TimedAction, TimedObservation
 from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.transport import services_pb2, services_pb2_grpc
@@ -31,6 +32,8 @@ log = logging.getLogger("keystone.serve")
 BEGIN, END = services_pb2.TransferState.TRANSFER_BEGIN, services_pb2.TransferState.TRANSFER_END
 #: Seconds in which a request for actions waits for an observation, and between actions: LeRobot's defaults.
 PATIENCE, STEP = 2.0, 1 / 30
+#: Values that are joined to an input that the policy does not take.
+MOST_NAMES = 1000
 
 
 @dataclass(eq=False)
@@ -83,7 +86,7 @@ class Servicer(services_pb2_grpc.AsyncInferenceServicer):  # type: ignore[misc]
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "expected SendPolicyInstructions first")
             try:
                 observation = await _in_thread(read_observation, data)
-                inputs, task = _frame(observation, peer.instructions)
+                inputs, task = _frame(observation, peer.instructions, self._service.model.served.inputs)
             except KeystoneError as error:
                 self._service.metrics.refused.labels("message").inc()
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -208,15 +211,41 @@ async def _in_thread(function: Any, data: bytes) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, function, data)
 
 
-def _frame(observation: TimedObservation, instructions: RemotePolicyConfig) -> tuple[dict[str, Any], str]:
-    """A robot's raw observation with LeRobot's names, as its own server makes it; and the task."""
+def _frame(
+    observation: TimedObservation, instructions: RemotePolicyConfig, expected: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """A robot's raw observation with LeRobot's names, as its own server makes it; and the task.
+
+    Args:
+        observation: of the client.
+        instructions: with its features: which values are joined to an input.
+        expected: an example of each input of the policy.
+    """
     raw = observation.observation
     try:
+        _check_features(instructions, raw, expected)
         frame = build_dataset_frame(instructions.lerobot_features, raw, prefix="observation")
+    except Refused:
+        raise
     except Exception as error:
         raise Refused("observation", f"the observation does not fit the client's features: {error!r}") from None
     inputs = {instructions.rename_map.get(name, name): value for name, value in frame.items()}
     return inputs, str(raw.get("task", ""))[:4096]
+
+
+def _check_features(instructions: RemotePolicyConfig, raw: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Before values are joined: names and sizes of values come from the client, and their product could be any size."""
+    for key, feature in instructions.lerobot_features.items():
+        like = expected.get(instructions.rename_map.get(key, key))
+        if not key.startswith("observation") or feature["dtype"] != "float32" or len(feature["shape"]) != 1:
+            continue
+        if like is not None and len(feature["names"]) != len(like):
+            raise Refused("observation", f"{key!a} has {len(feature['names'])} names: the policy takes {len(like)}")
+        if like is None and len(feature["names"]) > MOST_NAMES:
+            raise Refused("observation", f"{key!a} has more than {MOST_NAMES} names")
+        for name in feature["names"]:
+            if np.ndim(raw[name]) != 0:
+                raise Refused("observation", f"{str(name)[:50]!a} has shape {np.shape(raw[name])}: expected one number")
 
 
 def _timed(actions: Any, observation: TimedObservation) -> list[TimedAction]:
@@ -243,6 +272,9 @@ def read_instructions(data: bytes) -> RemotePolicyConfig:
         _expect(getattr(instructions, name), str, name)
     for name in ("lerobot_features", "rename_map"):
         _expect(getattr(instructions, name), dict, name)
+    for old, new in instructions.rename_map.items():
+        _expect(old, str, "a name in rename_map")
+        _expect(new, str, "a name in rename_map")
     _expect(instructions.actions_per_chunk, int, "actions_per_chunk")
     if isinstance(instructions.actions_per_chunk, bool) or instructions.actions_per_chunk < 1:
         raise unpickle.RefusedPickle(f"actions_per_chunk={instructions.actions_per_chunk!r}: expected 1 or more")

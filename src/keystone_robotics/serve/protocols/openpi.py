@@ -21,13 +21,17 @@ async def answer(service: Service, client: Client, message: bytes) -> bytes | st
     observation = unpack(message)
     if not isinstance(observation, dict):
         raise Refused("message", f"the message is a {type(observation).__name__}: expected an observation, a dict")
+    if not all(isinstance(key, str) for key in observation):
+        return "the observation has a key that is not text"
     endpoint = observation.pop("endpoint", "infer")
-    if endpoint == "reset":
-        service.reset(client, observation)
-        return "reset successful"
-    if endpoint != "infer":
-        raise Refused("message", f"endpoint {str(endpoint)[:50]!a}: expected infer or reset")
+    if not isinstance(endpoint, str):
+        return f"endpoint is a {type(endpoint).__name__}: expected infer or reset"
+    if endpoint not in ("infer", "reset"):
+        raise Refused("message", f"endpoint {endpoint[:50]!a}: expected infer or reset")
     try:
+        if endpoint == "reset":
+            service.reset(client, observation)
+            return "reset successful"
         reply = await service.act(client, observation)
     except Refused as refusal:
         if refusal.reason == "message":
