@@ -42,8 +42,8 @@ class Frame:
         ways: number of clusters.
         spread: (D,) standard deviation of the candidates in each dimension, over that of the demonstrations.
         distances: for each arm, how far its chunk is from the demonstrator's: root mean square over the executed steps and all
-            dimensions, in standard deviations of the demonstrations; over the steps that are left where the episode ends before.
-            nan if either is not finite.
+            dimensions, in standard deviations of the demonstrations. Where the episode ends before, over the steps that are
+            left; nan if an action is not finite.
         demonstrated: (n, D) what the demonstrator did, at most the executed steps.
         images: camera images (H, W, 3) by LeRobot's key.
     """
