@@ -290,8 +290,8 @@ class RerunLog:
         for name in over:
             self._episodes.pop(name).recording.close()
         while len(self._episodes) >= OPEN_EPISODES:
-            name, one = self._episodes.popitem(last=False)
-            self._closed_early.add(name)
+            oldest, one = self._episodes.popitem(last=False)
+            self._closed_early.add(oldest)
             one.recording.close()
 
     def _flush_due(self) -> None:
