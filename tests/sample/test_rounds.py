@@ -409,7 +409,7 @@ def test_more_candidates_are_refused_where_the_rule_does_not_go_with_the_horizon
     handle.k = 1
     handle.rule = "coherent"
     for k in (4, "2..4"):
-        with pytest.raises(ValueError, match="execute=.* with rule coherent, which looks back"):
+        with pytest.raises(ValueError, match=r"execute=.* with rule coherent, which looks back"):
             handle.k = k
     assert handle.k == 1
     handle.rule = "medoid"
