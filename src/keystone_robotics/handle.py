@@ -83,6 +83,8 @@ class Handle:
         span = AdaptiveRange.parse(check_k("k", value))
         if span is not None:
             refuse_adaptive_k(self.engine.adapter)
+        if self.engine.selector.horizon is not None and value != 1:  # with K = 1 nothing is adaptive
+            self.spec.replace(k=value, execute=self.execute)  # raises if the rule does not go with it
         self.engine.set_k(int(value) if span is None else int(span.most or 0), span)
 
     @property

@@ -56,6 +56,12 @@ def eval_(*args):
     return main(["eval", *map(str, args)])
 
 
+def test_a_variable_that_is_not_read_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KEYSTONE_RERUN", "rounds.rrd")
+    assert eval_("--policy", tmp_path / "nothing", "--env", "metaworld", "--arm", "first", "--out", tmp_path / "run") == 2
+    assert " ".join(capsys.readouterr().out.split()).count("KEYSTONE_RERUN is not read by `keystone eval`") == 1
+
+
 def test_a_file_in_a_process_of_its_own(config, tmp_path):
     command = [KEYSTONE, "eval", config, "--out", tmp_path / "run"]
     wide = {**os.environ, "COLUMNS": "100"}

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keystone_robotics.environments import find_benchmark
+from keystone_robotics.environments.registered import _suggestion
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import config_from
 from keystone_robotics.evaluate.run import evaluate
@@ -80,6 +81,7 @@ def test_options_reach_the_environment():
     ("name", "said"),
     [
         ("keystone_tests/Raech-v0", "did you mean 'keystone_tests/Reach-v0'"),
+        ("", r"names no environment: expected gymnasium:ID or gymnasium:ID\?min_return=R"),
         ("CartPole-v1", r"its actions are Discrete\(2\), expected a flat Box"),
         ("keystone_tests/Reach-v0?gaol=1", "gymnasium cannot make .*gaol"),
         ("keystone_tests/Reach-v0?min_return=high", "min_return=high: expected a number"),
@@ -90,6 +92,16 @@ def test_what_cannot_be_used_is_refused(name, said):
     with pytest.raises(KeystoneError, match=said) as refused:
         find_benchmark(f"gymnasium:{name}").tasks()
     assert "\n" not in str(refused.value)
+
+
+def test_at_most_five_ids_are_suggested():
+    with pytest.raises(KeystoneError, match="did you mean") as refused:
+        find_benchmark("gymnasium:Hopper-v99")
+    assert 1 <= str(refused.value).count("-v") - 1 <= 5
+
+
+def test_a_return_that_nobody_knows_is_a_letter():
+    assert _suggestion(None) == "gymnasium:ID?min_return=R"
 
 
 def test_an_environment_that_does_not_say_is_an_error_with_the_way_out():

@@ -1,6 +1,7 @@
 """`keystone inspect`: a policy on frames that LeRobot's own writer stored."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from keystone_robotics.cli import main
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.demonstrations import choose_frames, inspect_frames, open_dataset
 from keystone_robotics.policies import load_agent
-from keystone_robotics.report.inspection import NOT_SUCCESS, page, summarise
+from keystone_robotics.report.inspection import NOT_SUCCESS, page, record_episodes, summarise
 from keystone_robotics.spec import Spec
+from keystone_robotics.view.recording import Recording
 from tiny import build
 from tiny.checkpoint import save_checkpoint
 
@@ -86,11 +88,9 @@ def test_distances_are_those_of_the_actions_in_the_dataset(frames):
         assert (one.episode, one.frame) == (int(data[index]["episode_index"]), int(data[index]["frame_index"]))
         left = 12 - one.frame
         assert len(one.demonstrated) == min(left, agent.execute)
-        if left < agent.execute:
-            assert np.isnan(one.distances["first"])
-            continue
-        first = agent.in_env_units(one.candidates, {})[0, : agent.execute]  # candidate 0 is the sample of K = 1
-        actions = torch.stack([data[index + step]["action"] for step in range(agent.execute)]).numpy()
+        steps = min(left, agent.execute)
+        first = agent.in_env_units(one.candidates, {})[0, :steps]  # candidate 0 is the sample of K = 1
+        actions = torch.stack([data[index + step]["action"] for step in range(steps)]).numpy()
         expected = np.sqrt((((first - actions) / deviation) ** 2).mean())
         assert one.distances["first"] == pytest.approx(expected, rel=1e-3)
         assert one.distances["first:steps=2"] != one.distances["first"]
@@ -110,6 +110,30 @@ def test_the_summary_names_the_frames_with_the_largest_disagreement(frames):
     assert NOT_SUCCESS in text
     assert "&lt;x&gt;" in text
     assert "<x>" not in text
+
+
+def test_frames_that_cannot_be_compared_are_counted_with_the_reason(frames):
+    found, *_ = frames
+    source = {"checkpoint": "c", "dataset": "d", "main": "core-mean:k=8"}
+    assert summarise(found, ["x", "y"], source)["not_compared"] is None  # also at the end of an episode
+    broken = [replace(one, distances=dict.fromkeys(one.distances, np.nan)) for one in found[:2]]
+    summary = summarise([*broken, *found[2:]], ["x", "y"], source)
+    assert summary["not_compared"].startswith(f"2 of {len(found)} frames are not compared: an action")
+    assert summary["not_compared"] in page(summary)
+
+
+def test_recordings_name_the_series_demonstrated_actions(frames, monkeypatch, tmp_path):
+    found, *_ = frames
+    titles = []
+
+    class Titles(Recording):
+        def __init__(self, *args, **kwargs):
+            titles.append(kwargs["actions"])
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr("keystone_robotics.report.inspection.Recording", Titles)
+    record_episodes(found, tmp_path, ["x", "y"], 10.0, worst=1)
+    assert titles == ["demonstrated actions"]
 
 
 def test_the_command_writes_page_numbers_and_says_what_they_are_not(demonstrations, checkpoint, tmp_path, capsys):

@@ -516,6 +516,27 @@ def test_bfloat16_passes_the_check(name: str) -> None:
     assert handle.engine.finding.difference < TOLERANCES[torch.bfloat16] * float(chunk.abs().max())
 
 
+@pytest.mark.xdist_group("pi05")
+@pytest.mark.parametrize("k", [1, 2])
+def test_further_arguments_reach_the_sampler_of_pi05_under_their_own_names(
+    k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = POLICIES["pi05"]
+    policy = recipe.build()
+    own, seen = type(policy.model).sample_actions, []
+
+    @functools.wraps(own)
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        seen.append(kwargs)
+        return own(*args, **kwargs)
+
+    monkeypatch.setattr(type(policy.model), "sample_actions", spy)
+    keystone.attach(policy, k=k, seed=0, check=False)
+    policy.predict_action_chunk(recipe.batch(), execution_horizon=3)
+    assert seen
+    assert all("kwargs" not in kwargs and kwargs["execution_horizon"] == 3 for kwargs in seen)
+
+
 # 12: what counts in distances
 
 

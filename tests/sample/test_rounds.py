@@ -403,6 +403,20 @@ def test_k_may_change_between_rounds(quick: Any) -> None:
     assert [(event.k, event.path) for event in rounds] == [(4, "plain"), (1, "own"), (6, "plain")]
 
 
+def test_more_candidates_are_refused_where_the_rule_does_not_go_with_the_horizon() -> None:
+    """With K = 1 nothing is adaptive, so that a rule that looks back may be set; then K stays 1."""
+    handle = keystone.attach(RECIPE.build(), k=4, rule="medoid", execute="auto")
+    handle.k = 1
+    handle.rule = "coherent"
+    for k in (4, "2..4"):
+        with pytest.raises(ValueError, match=r"execute=.* with rule coherent, which looks back"):
+            handle.k = k
+    assert handle.k == 1
+    handle.rule = "medoid"
+    handle.k = 4
+    assert (handle.k, handle.spec.execute) == (4, handle.execute)
+
+
 # Policies that step out of line
 
 

@@ -3,6 +3,7 @@
 import logging
 import socket
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -222,6 +223,23 @@ def test_more_rows_than_open_recordings_do_not_make_a_file_each_round(tmp_path, 
     assert len(log.files) == 3
     assert [columns(path, "keystone")["round"] for path in log.files] == [[0, 1, 2]] * 3
     assert caplog.text.count("shows the first 3 of 5 rows") == 1
+
+
+def test_more_episodes_than_open_recordings_one_row_at_a_time_do_not_make_a_file_each_round(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(live, "OPEN_EPISODES", 3)
+    policy = TwoWays()
+    events = []
+    keystone.attach(policy, k=4, site="act", seed=0).subscribe(events.append)
+    policy.act()
+    with keystone.RerunLog(tmp_path / "a.rrd", path=first_three) as log:
+        for _ in range(4):
+            for name in "abcd":
+                log(replace(events[0], episodes=(name,)))
+    assert len(log.files) == 4
+    assert sorted(len(columns(path, "keystone")["round"]) for path in log.files) == [1, 4, 4, 4]
+    assert caplog.text.count("more than 3 episodes at a time") == 1
 
 
 def test_rounds_that_the_alarm_cannot_look_at_are_shown_without_a_score(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from keystone_robotics.evaluate.rollout import hash_state
 from keystone_robotics.monitor import Calibration
 from keystone_robotics.policies.agent import Agent
 from keystone_robotics.records import EpisodeRecord, RoundRecord, Store
+from keystone_robotics.report.episodes import Robot, find_episodes, record_episode
+from keystone_robotics.view.recording import ABOUT
 from report.runs_with_rounds import write_run_with_rounds
 
 
@@ -107,6 +110,26 @@ def test_several_episodes_an_alarm_and_a_function_of_ones_own(tmp_path, capsys):
 
 def first_three(chunks):
     return chunks[..., :3]
+
+
+def test_arms_means_arm(tmp_path, capsys):
+    run = write_run_with_rounds(tmp_path / "run", {"first": (0.5, 1), "keystone:k=8": (0.7, 8)}, episodes=2)
+    given = ["--task", "push", "--headless", "--no-replay", "--out", str(tmp_path / "a.rrd")]
+    assert main(["view", str(run), "--arms", "first", *given]) == 0, capsys.readouterr()
+    assert "rounds of first" in capsys.readouterr().out
+
+
+def test_an_averaged_chunk_that_cannot_be_drawn_is_told_from_the_nearest_candidate(tmp_path):
+    run = write_run_with_rounds(tmp_path / "run", {"core-mean:k=4": (0.7, 4)}, episodes=2)
+    (one,) = find_episodes(run, (0,), "push", None, 0)
+    texts = {}
+    for synthesised in (False, True):
+        rounds = tuple(replace(record, synthesised=synthesised) for record in one.rounds)
+        file = tmp_path / f"{synthesised}.rrd"
+        record_episode(replace(one, rounds=rounds), file, Robot())
+        texts[synthesised] = str(columns(file, ABOUT, static=True))
+    assert "Thick yellow: what is executed." in texts[False]
+    assert "the candidate nearest to what is executed, which was averaged" in texts[True]
 
 
 @pytest.mark.parametrize(

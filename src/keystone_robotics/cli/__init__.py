@@ -43,7 +43,7 @@ GROUP = "keystone_robotics.commands"
 #: Commands of the study, a separate distribution.
 STUDY = ("demo", "train", "reproduce", "roofline")
 
-DESCRIPTION = f"""KeyStone {__version__}: draw K action chunks from one shared context, execute the one they agree on.
+DESCRIPTION = f"""KeyStone {__version__}: draw K action chunks from one observation, execute what they agree on.
 `keystone COMMAND --help` shows the options of a command, `keystone --version` the version."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,9 @@ def run(
     from keystone_robotics.policies.load import default_tasks
 
     console = Console()
+    if os.environ.get("KEYSTONE_RERUN"):
+        hint = "KEYSTONE_RERUN is not read by `keystone eval`: give --keep-rounds, then `keystone view RUN`"
+        console.print(f"note: {hint}", style="bold yellow", markup=False)
     executor = make_executor(workers, ray, gpus, episode_timeout)
     settings = config_from(
         values, default_tasks(values.get("policy"), values.get("env")) if not values.get("tasks") else ()

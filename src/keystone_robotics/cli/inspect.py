@@ -83,6 +83,8 @@ def run(
     dims = [str(name) for name in names] if named else [f"dimension {number}" for number in range(width)]
     summary = summarise(found, dims, {"checkpoint": checkpoint, "dataset": dataset, "main": str(main)})
     console.print(as_text(arm_rows(summary)))
+    if summary["not_compared"]:
+        console.print(summary["not_compared"], style="bold yellow")
     console.print(f"\n{summary['note']}\n", style="bold yellow")
     console.print(as_text(worst_rows(summary)) + "\n")
     console.print(as_text(dimension_rows(summary)) + "\n")

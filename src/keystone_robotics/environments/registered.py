@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 from typing import Any
@@ -81,6 +82,8 @@ class Registered(Benchmark):
     def __init__(self, name: str, max_steps: int | None = None) -> None:
         self.name = name
         self.id, _, query = name.removeprefix(GYMNASIUM).partition("?")
+        if not self.id:
+            raise KeystoneError(f"{name} names no environment: expected {GYMNASIUM}ID or {GYMNASIUM}ID?{MIN_RETURN}=R")
         self.options = {option: _value(text) for option, text in parse_qsl(query, keep_blank_values=True)}
         given = self.options.pop(MIN_RETURN, None)
         if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float))):
@@ -91,8 +94,9 @@ class Registered(Benchmark):
         except ModuleNotFoundError as error:
             raise KeystoneError(f"{name}: {error}") from error
         except gymnasium.error.Error as error:
-            known = nearest_name(self.id, gymnasium.registry) if "/" in self.id or "-v" in self.id else str(error)
-            raise KeystoneError(f"gymnasium has no environment {self.id!r}: {known}") from None
+            close = difflib.get_close_matches(self.id, gymnasium.registry, n=5, cutoff=0.5)
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else str(error)
+            raise KeystoneError(f"gymnasium has no environment {self.id!r}: {hint}") from None
         if max_steps is not None:
             own = self.options.get(MAX_STEPS, self.spec.max_episode_steps)
             self.options[MAX_STEPS] = max_steps if own is None else min(max_steps, own)
@@ -153,4 +157,4 @@ def _suggestion(spec: Any) -> str:
     known = getattr(spec, "reward_threshold", None)
     name = getattr(spec, "id", "ID")
     about = " (the threshold that it is registered with)" if known is not None else ""
-    return f"{GYMNASIUM}{name}?{MIN_RETURN}={100 if known is None else known:g}{about}"
+    return f"{GYMNASIUM}{name}?{MIN_RETURN}={'R' if known is None else format(known, 'g')}{about}"

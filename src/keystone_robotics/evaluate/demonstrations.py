@@ -42,7 +42,8 @@ class Frame:
         ways: number of clusters.
         spread: (D,) standard deviation of the candidates in each dimension, over that of the demonstrations.
         distances: for each arm, how far its chunk is from the demonstrator's: root mean square over the executed steps and all
-            dimensions, in standard deviations of the demonstrations; nan at the end of an episode.
+            dimensions, in standard deviations of the demonstrations. Where the episode ends before, over the steps that are
+            left; nan if an action is not finite.
         demonstrated: (n, D) what the demonstrator did, at most the executed steps.
         images: camera images (H, W, 3) by LeRobot's key.
     """
@@ -140,8 +141,7 @@ def inspect_frames(
                 raise KeystoneError(
                     f"the policy's actions have {chunk.shape[-1]} dimensions, the dataset's {demonstrated.shape[-1]}"
                 )
-            full = len(demonstrated) == steps
-            gap = (chunk[:steps] - demonstrated) / scale if full else np.full(1, np.nan)
+            gap = (chunk[: len(demonstrated)] - demonstrated) / scale  # an episode may end before the executed steps do
             distances[str(arm)] = float(np.sqrt(np.mean(gap**2)))
             if arm == main:
                 selection, window = event.selection, event.window

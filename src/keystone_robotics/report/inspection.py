@@ -51,6 +51,7 @@ def summarise(frames: Sequence[Frame], dims: Sequence[str], source: dict[str, An
         "version": __version__,
         "frames": len(frames),
         "compared": int(known.sum()),
+        "not_compared": _why_not(int((~known).sum()), len(frames)),
         "note": NOT_SUCCESS,
         "arms": rows,
         "dimensions": [{"name": name, "spread": float(value)} for name, value in zip(dims, spread, strict=True)],
@@ -80,6 +81,12 @@ def summarise(frames: Sequence[Frame], dims: Sequence[str], source: dict[str, An
             str(number): sum(one.ways == number for one in frames) for number in sorted({one.ways for one in frames})
         },
     }
+
+
+def _why_not(count: int, frames: int) -> str | None:
+    if count == 0:
+        return None
+    return f"{count} of {frames} frames are not compared: an action of the policy or of the dataset is not finite"
 
 
 def _interval(values: NDArray[np.float64], episodes: NDArray[np.int64]) -> tuple[float, float] | None:
@@ -137,6 +144,8 @@ def page(found: dict[str, Any]) -> str:
         "How far each arm's chunk is from the demonstrator's, over the executed steps, in standard deviations of the "
         f"demonstrations; {found['compared']} frames, intervals by drawing episodes"
     )
+    if found["not_compared"]:
+        distance += f". {found['not_compared']}"
     policy = f"default-src 'none'; style-src {content_hash(style)}"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -33,7 +33,8 @@ COPIED = 1_000_000  #: bytes of candidates copied in a round; further rows of it
 BUFFERED = 32  #: rounds of an episode in one message to a file
 SECONDS = 5.0  #: until rounds are written to a file at the latest
 LIVE_SECONDS = 0.1  #: until rounds are sent to a viewer
-#: Recordings that are open at a time; the one without a round for the longest time is closed. Further rows are not shown.
+#: Recordings that are open at a time; the one without a round for the longest time is closed, and its further rounds are not
+#: shown. Further rows of a batch are not shown either.
 OPEN_EPISODES = 32
 CLOSING_SECONDS = 10.0  #: waited for the last rounds to be sent
 
@@ -111,6 +112,8 @@ class RerunLog:
         self._starting = threading.Lock()
         self._ended = False
         self._rows_left_out = False
+        self._closed_early: set[Hashable] = set()  # to make room: a second file for each of their rounds has no end
+        self._rounds_left_out = False
         self._episodes: OrderedDict[Hashable, _Episode] = OrderedDict()
         atexit.register(_close_reference, weakref.ref(self))
 
@@ -224,6 +227,11 @@ class RerunLog:
 
     def _add(self, row: _Row) -> None:
         one = self._episodes.get(row.episode)
+        if one is None and row.episode in self._closed_early:
+            if not self._rounds_left_out:
+                self._rounds_left_out = True
+                log.warning("KeyStone: more than %d episodes at a time: Rerun does not show all of them", OPEN_EPISODES)
+            return
         if one is None:
             self._close_ended(row.episode)
             one = self._episodes[row.episode] = self._begin(row)
@@ -279,8 +287,12 @@ class RerunLog:
             for name in self._episodes
             if isinstance(name, EpisodeRow) and isinstance(episode, EpisodeRow) and name.reset != episode.reset
         ]
-        for name in over or list(self._episodes)[: max(0, len(self._episodes) + 1 - OPEN_EPISODES)]:
+        for name in over:
             self._episodes.pop(name).recording.close()
+        while len(self._episodes) >= OPEN_EPISODES:
+            oldest, one = self._episodes.popitem(last=False)
+            self._closed_early.add(oldest)
+            one.recording.close()
 
     def _flush_due(self) -> None:
         now, limit = time.monotonic(), SECONDS if self._to_file else LIVE_SECONDS
