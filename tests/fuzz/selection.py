@@ -64,7 +64,7 @@ def same(chunks: torch.Tensor, one: Any, other: Any, given: dict[str, Any]) -> b
     """
     one, other = np.atleast_1d(one), np.atleast_1d(other)
     if given["metric"] != "cosine":
-        return bool((one == other).all())
+        return bool((one == other).all()) or _rounds_alike(chunks, one, other, given)
     features = unit_length(as_candidates(chunks, given["space"], "cosine", 0)[0].features.astype(np.float64))
     rows = np.arange(len(one))
     first, second = features[rows, one], features[rows, other]
@@ -72,6 +72,15 @@ def same(chunks: torch.Tensor, one: Any, other: Any, given: dict[str, Any]) -> b
     finite = np.where(np.isfinite(features).all(2, keepdims=True), features, 0.0)
     totals = [np.sort(1 - np.einsum("bkt,bt->bk", finite, chosen), axis=1) for chosen in (first, second)]
     return bool((equal | (np.abs(totals[0] - totals[1]).max(1) < 1e-10)).all())
+
+
+def _rounds_alike(chunks: torch.Tensor, one: Any, other: Any, given: dict[str, Any]) -> bool:
+    """Whether candidates differ by less than 1e-6 of the largest distance: squares of distances have 1e-13 of it."""
+    features = as_candidates(chunks, given["space"], given["metric"], 0)[0].features.astype(np.float64)
+    rows = np.arange(len(one))
+    usable = np.where(np.abs(features) < 5.6e14, features, np.nan)
+    spread = (np.nanmax(usable, 1) - np.nanmin(usable, 1)).max(1)
+    return bool((np.abs(features[rows, one] - features[rows, other]).max(1) <= 1e-6 * spread).all())
 
 
 def attack_paths(generator: np.random.Generator) -> int:
