@@ -235,4 +235,4 @@ def peak_mib(call: Callable[[], object]) -> float | None:
     meter.begin()
     call()
     found = meter.end()
-    return None if found is None else found.peak - found.rest
+    return None if found is None else found.peak - found.before

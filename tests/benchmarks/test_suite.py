@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from benchmarks import closed_loop, cost, harness, regression, suite, suite_report
+from benchmarks import closed_loop, cost, denoising, harness, regression, suite, suite_report
 from benchmarks.timing import interleave_once
 from keystone_robotics.sample.override import SamplerOverride
 
@@ -279,3 +279,8 @@ def test_the_cost_leaves_the_round_that_it_entered(monkeypatch):
     assert set(found) == {"authors", "shared"}
     assert state == ["entered", "left"]
     assert type(model) is Expert
+
+
+def test_the_peak_of_a_call_is_a_number_of_mib():
+    found = denoising.peak_mib(lambda: torch.zeros(2**22).sum())
+    assert found is None or found >= 0
