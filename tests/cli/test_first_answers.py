@@ -22,6 +22,7 @@ CASES = [
     (["vla-eval", "serve", "x.py", "--k", "many"], 2, "--k=many: expected a whole number"),
     (["serve", "x", "--protocol", "openpy"], 2, "did you mean 'openpi'?"),
     (["serve", "x", "--host", "0.0.0.0"], 2, "open to the network"),
+    (["serve", "x", "--spec", "core-mean:k=4..16"], 2, "give k=16 and --least-k 4"),
     (["serve", "--help"], 0, "--deadline-ms"),
     (["report", "--help"], 0, "--arms"),
     (["view", "--help"], 0, "--headless"),

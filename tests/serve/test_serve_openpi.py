@@ -223,15 +223,15 @@ def test_out_of_memory_halves_k_and_says_so(monkeypatch):
 
 def test_out_of_memory_of_one_robot_is_nobody_elses(monkeypatch):
     model = make_model("core-mean:k=8")
-    monkeypatch.setattr("keystone_robotics.serve.model.RETRY", 2)
-    run, full = model._round, {"big"}
+    monkeypatch.setattr("keystone_robotics.serve.rounds.RETRY", 2)
+    run, full = model._rounds._round, {"big"}
 
     def limited(waiting, robots, setting):
         if setting.k > 2 and any(one.robot.name in full for one in waiting):
             raise keystone.errors.TooManyCandidates("too many")
         return run(waiting, robots, setting)
 
-    monkeypatch.setattr(model, "_round", limited)
+    monkeypatch.setattr(model._rounds, "_round", limited)
 
     def round_of(*names):
         outcomes = []

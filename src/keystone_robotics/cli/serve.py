@@ -77,7 +77,9 @@ def run(
     wanted = spec_from(given(spec), options_from_environment())
     from keystone_robotics.network import read_token
     from keystone_robotics.serve.address import check_address, make_tls, parse_protocols
+    from keystone_robotics.serve.scheduler import check_spec
 
+    check_spec(wanted)
     ports = parse_protocols(protocol, port)
     positive = {
         "deadline-ms": deadline_ms, "max-age": max_age, "least-k": least_k, "least-steps": least_steps, "max-batch": max_batch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -130,3 +130,18 @@ def take_options(given: dict[str, Any]) -> dict[str, Any]:
                 raise Refused("observation", f"{key}={str(value)[:50]!a}: expected a number above 0")
             options[name] = number
     return options
+
+
+#: Gets a reply, or why there is none.
+Done = Callable[["Reply | Refused"], None]
+
+
+@dataclass
+class Content:
+    """What a request brings to the model."""
+
+    ask: Ask
+    observation: Any = field(repr=False)
+    task: str
+    done: Done
+    observed_at: float

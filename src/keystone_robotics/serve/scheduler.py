@@ -8,7 +8,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve.messages import Refused, Waiting
+from keystone_robotics.spec import Spec
 
 #: Rounds whose times are remembered.
 REMEMBERED = 32
@@ -26,6 +28,13 @@ class Setting(NamedTuple):
 
     k: int
     steps: int | None = None
+
+
+def check_spec(spec: Spec) -> None:
+    """Refuse a K that every round chooses for itself: a server chooses it by the deadlines of all that wait."""
+    if spec.k_range is not None:
+        least, most = spec.k_range.least, spec.k_range.most
+        raise KeystoneError(f"k={spec.k}: a server sets K by deadlines: give k={most} and --least-k {least}")
 
 
 def settings_from(k: int, least_k: int = 1, steps: int | None = None, least_steps: int | None = None) -> list[Setting]:
