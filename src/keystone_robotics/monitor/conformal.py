@@ -96,7 +96,7 @@ def band_limit(series: Sequence[Scores], false_alarms: float, window: int = WIND
     if len(series) < max(least, 2 * FEWEST):
         raise KeystoneError(
             f"{len(series)} successful episodes are too few for a band with a false-alarm rate of {false_alarms:g}, which "
-            f"sets half of them aside: {max(least, 2 * FEWEST)} are needed"
+            f"uses one half for its shape and the other for its height: {max(least, 2 * FEWEST)} are needed"
         )
     order = np.random.RandomState(seed).permutation(len(series))  # a stream that numpy never changes
     smoothed = [smooth(series[index], window) for index in order]

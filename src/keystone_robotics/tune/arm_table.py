@@ -81,7 +81,7 @@ def _status(race: Race, number: int, eligible: Sequence[Spec]) -> str:
         return "best of its group" if leader == number else f"not told apart from {eligible[leader]}"
     if one.status == "eliminated":
         return f"eliminated after {states} states, e = {one.e_value:.0f}"
-    return f"set aside after {states} states"
+    return f"dropped after {states} states"
 
 
 def finalists(race: Race, eligible: Sequence[Spec], raced: Sequence[EpisodeRecord]) -> list[str]:

@@ -8,7 +8,7 @@ one state of every task. Two things end an arm:
   difference to any arm that was named beforehand is 0 or less, so the capital is a supermartingale and reaches 1/α with a
   chance of α at most, however often one looks (Ville). It needs no correction for the number of arms: a false elimination is
   one of *the* best arm, whose capital is one process.
-- **Set aside.** The budget is divided among stages; at the end of a stage a group keeps the better half of the arms that began
+- **Dropped.** The budget is divided among stages; at the end of a stage a group keeps the better half of the arms that began
   it (sequential halving), or a third or a quarter where the budget is too small for halves. That is a choice under a budget,
   without a guarantee, and is reported as such.
 """
@@ -28,7 +28,7 @@ from keystone_robotics.compare.sequential import BETS, log_capital, log_growth
 ALPHA = 0.05
 #: Blocks between two looks: a third of those so far, within these bounds.
 LOOKS = (2, 10)
-#: Arms of a group of which none is set aside any more.
+#: Arms of a group of which none is dropped any more.
 FINALISTS = 2
 #: One in how many arms is kept at the end of a stage: the first for which the budget suffices.
 ONE_IN = (2, 3, 4)
@@ -58,7 +58,7 @@ class ArmState:
         blocks: that it has run.
         successes: in them.
         growth: (bets,) log of the capital of the bets against it.
-        status: "running", "eliminated" or "set aside".
+        status: "running", "eliminated" or "dropped".
         eliminated_by: the arm that led its group when it left the race; None while it runs.
     """
 
@@ -132,7 +132,7 @@ class Race:
                 return self._batch
             if self._stage.is_last:
                 return None
-            self._set_aside(self._stage)
+            self._drop_worse_half(self._stage)
             self._stage = None
         return None
 
@@ -182,11 +182,11 @@ class Race:
         share = (self.budget - self.used) // len(_stages(sizes, self._one_in))
         return _Stage(self.used + max(cost, share), sizes)
 
-    def _set_aside(self, stage: _Stage) -> None:
+    def _drop_worse_half(self, stage: _Stage) -> None:
         for group, size in stage.sizes.items():
             left = sorted(self._left(group), key=lambda arm: (-self.arms[arm].successes, -self._around(arm), arm))
             for arm in left[_kept(size, self._one_in) :]:
-                self.arms[arm].status, self.arms[arm].eliminated_by = "set aside", left[0]
+                self.arms[arm].status, self.arms[arm].eliminated_by = "dropped", left[0]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.analysis import Difference
 from keystone_study.reproduce.grids import AS_IT_IS
 from keystone_study.reproduce.main import stored_latencies
-from keystone_study.reproduce.run import TRIAL
+from keystone_study.reproduce.run import TRIAL, file_and_command
 from keystone_study.reproduce.tables import points
 from keystone_study.reproduce.workloads import WORKLOADS, Workload
 
@@ -91,10 +91,7 @@ def reproduce_adaptive(
     for name in workloads:
         workload = WORKLOADS[name].quick() if quick else WORKLOADS[name]
         results[name] = run_workload(workload, out / "runs" / name / "adaptive", executor, console, quick)
-    some = tuple(workloads) != ADAPTIVE_WORKLOADS
-    name = "-".join(["adaptive", *workloads]) if some else "adaptive"
-    command = "keystone reproduce adaptive" + (" --quick" if quick else "")
-    command += f" --workloads {' '.join(workloads)}" if some else ""
+    name, command = file_and_command("adaptive", workloads, tuple(workloads) != ADAPTIVE_WORKLOADS, quick)
     found = {"command": command, "versions": versions(), "quick": quick, "legend": ABOUT, "workloads": results}
     write_file(out / f"{name}.json", json.dumps(found, indent=1, default=asdict) + "\n")
     parts = ["# Adaptive horizon and adaptive K", f"Made by `{command}`. {ABOUT}", *[TRIAL] * quick]

@@ -17,7 +17,7 @@ from keystone_robotics.monitor.separation import Estimate
 from keystone_robotics.monitor.table import LEGEND, percent
 from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.alarms import FALSE_ALARMS, MANY, STATES, WATCHED, AlarmResult, AlarmRow, run_alarms
-from keystone_study.reproduce.run import TRIAL
+from keystone_study.reproduce.run import TRIAL, file_and_command
 from keystone_study.reproduce.workloads import WORKLOADS
 
 ALARM_WORKLOADS = ("metaworld-mixed", "metaworld-noisy", "metaworld-clean", "metaworld-undertrained", "pusht")
@@ -39,10 +39,7 @@ def reproduce_alarms(
     for name in workloads:
         workload = WORKLOADS[name].quick() if quick else WORKLOADS[name]
         results.append(run_alarms(workload, out / "runs" / name / "alarms", executor, console, quick))
-    some = tuple(workloads) != ALARM_WORKLOADS
-    name = "-".join(["alarms", *workloads]) if some else "alarms"
-    command = "keystone reproduce alarms" + (" --quick" if quick else "")
-    command += f" --workloads {' '.join(workloads)}" if some else ""
+    name, command = file_and_command("alarms", workloads, tuple(workloads) != ALARM_WORKLOADS, quick)
     tables = {"overview": overview(results), "false_alarms": false_alarm_table(results)}
     found = {
         "command": command,

@@ -36,7 +36,7 @@ def reproduce_main(
     for one in workloads:
         workload = WORKLOADS[one].quick() if quick else WORKLOADS[one]
         results.append(result_of(workload, out, executor, console))
-    name, command = _names("main", workloads, tuple(workloads) != MAIN_WORKLOADS, quick)
+    name, command = file_and_command("main", workloads, tuple(workloads) != MAIN_WORKLOADS, quick)
     tables = {
         "claims": main_tables.claims_table(results),
         "overview": main_tables.overview(results),
@@ -62,7 +62,7 @@ def reproduce_main(
     return out / f"{name}.md"
 
 
-def _names(experiment: str, workloads: Sequence[str], some: bool, quick: bool) -> tuple[str, str]:
+def file_and_command(experiment: str, workloads: Sequence[str], some: bool, quick: bool) -> tuple[str, str]:
     """The name of the files, and the command. Results of some workloads must not overwrite those of the whole experiment."""
     command = f"keystone reproduce {experiment}" + (" --quick" if quick else "")
     command += f" --workloads {' '.join(workloads)}" if some else ""
@@ -92,7 +92,7 @@ def reproduce(
     for one in workloads:
         workload = WORKLOADS[one].quick() if quick else WORKLOADS[one]
         results.append(_roll_out(experiment, workload, out / "runs" / one, executor, console))
-    name, command = _names(experiment.name, workloads, tuple(workloads) != experiment.workloads, quick)
+    name, command = file_and_command(experiment.name, workloads, tuple(workloads) != experiment.workloads, quick)
     found = {
         "command": command,
         "versions": versions(),
