@@ -335,7 +335,7 @@ def test_default_arms_for_a_policy_whose_steps_are_fixed(tmp_path, capsys, monke
     assert eval_(*flags, "--out", tmp_path / "run") == 0
     assert "default arms with steps= are left out: " in capsys.readouterr().out
     assert {row.arm for row in table(tmp_path / "run")} == {"first", "first:temperature=0.6", "keystone:k=16"}
-    assert eval_(*flags, "--out", tmp_path / "given", "--arm", "first:steps=2") == 2
+    assert eval_(*flags, "--out", tmp_path / "given", "--arm", "first", "--arm", "first:steps=2") == 2
 
 
 def test_less_asked_for_is_less_summed_up(config, tmp_path):

@@ -58,9 +58,9 @@ def outcome(chunks: Any, **given: Any) -> Any:
 
 
 def same(chunks: torch.Tensor, one: Any, other: Any, given: dict[str, Any]) -> bool:
-    """Whether the same candidates are selected. Under cosine, candidates that differ by less than 1e-10 of their length are the
-    same, and so are those of two modes that mirror each other: they differ in the last digits of unit vectors, which no two
-    ways to compute them share.
+    """Whether the same candidates are selected. Under cosine, candidates that differ by less than 1e-7 of their length are the
+    same: their distance is below the rounding of 1. So are those of two modes that mirror each other: they differ in the last
+    digits of unit vectors, which no two ways to compute them share.
     """
     one, other = np.atleast_1d(one), np.atleast_1d(other)
     if given["metric"] != "cosine":
@@ -68,7 +68,7 @@ def same(chunks: torch.Tensor, one: Any, other: Any, given: dict[str, Any]) -> b
     features = unit_length(as_candidates(chunks, given["space"], "cosine", 0)[0].features.astype(np.float64))
     rows = np.arange(len(one))
     first, second = features[rows, one], features[rows, other]
-    equal = np.square(first - second).sum(1) < 1e-20
+    equal = np.square(first - second).sum(1) < 1e-14
     finite = np.where(np.isfinite(features).all(2, keepdims=True), features, 0.0)
     totals = [np.sort(1 - np.einsum("bkt,bt->bk", finite, chosen), axis=1) for chosen in (first, second)]
     return bool((equal | (np.abs(totals[0] - totals[1]).max(1) < 1e-10)).all())

@@ -10,6 +10,7 @@ import keystone_robotics as keystone
 from keystone_robotics import RULES, ActionSpace, RuleResult
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.policies.load import load_agent, trained_on
+from keystone_robotics.select.metrics import group_radius
 
 EXECUTED = ActionSpace(steps=8)
 #: Rules that select from the larger of two modes. ("first" takes any, "kde" looks at one step, "mean" lies between them.)
@@ -148,3 +149,11 @@ def test_dispersion_without_motion():
         still[:, :1], "medoid"
     )  # the size of the action stands in: 2 sqrt(2), as far as the median
     assert one_step.dispersion == pytest.approx(0.5)
+
+
+def test_distances_that_rounding_alone_tells_apart_are_ties():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        whole = rng.integers(0, 6, size=7).astype(float)
+        exact, rounded = (np.abs(places[:, None] - places) for places in (whole, 0.1 * whole + 0.7))
+        assert group_radius(rounded, 0.0, "l2") == pytest.approx(0.1 * group_radius(exact, 0.0, "l2"))

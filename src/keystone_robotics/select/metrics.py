@@ -133,12 +133,9 @@ def group_radius(distances: Floats, typical: float, metric: str) -> float:
     2.502
     """
     half = (len(distances) + 1) // 2
-    radius = np.partition(distances, half - 1, axis=1)[:, half - 1].min() * (
-        1 + JITTER
-    )  # ties are not decided by rounding
+    # Ties are not decided by rounding; of several balls of that size the tightest counts, whatever the order of candidates.
+    radius = np.partition(distances, half - 1, axis=1)[:, half - 1].min() * (1 + JITTER)
     inside = distances <= radius
-    cores = inside[
-        inside.sum(1) >= half
-    ]  # of several balls of that size the tightest, whatever the order of the candidates
+    cores = inside[inside.sum(1) >= half]
     diameter = float(min(distances[np.ix_(core, core)].max() for core in cores))
     return max(GROUP_DIAMETERS * diameter, JITTER**2 if metric == "cosine" else JITTER * typical)
