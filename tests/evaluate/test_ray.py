@@ -52,6 +52,15 @@ def test_a_cluster_that_is_not_there(toy, tmp_path):
         evaluate(toy(), tmp_path / "run", RayCluster("127.0.0.1:1"))
 
 
+def test_a_cluster_that_does_not_start_in_time(toy, tmp_path, monkeypatch):
+    def late(**_):
+        raise Exception("The current node timed out during startup.")  # Ray's own words and class
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(KeystoneError, match="no Ray cluster at 'local': The current node timed out"):
+        evaluate(toy(), tmp_path / "run", RayCluster("local"))
+
+
 def test_a_cluster_of_this_machine(toy, tmp_path):
     settings = toy(arms=["first"], episodes=2)
     with RayCluster("local", workers=1) as executor:
