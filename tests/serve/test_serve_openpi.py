@@ -187,6 +187,35 @@ def test_an_observation_older_than_max_age_is_refused():
             client.infer({STATE: state(1), "keystone_time": time.time() - 90})
 
 
+def test_a_reply_that_became_too_old_in_its_round_is_refused():
+    now = [0.0]
+    model = make_model(limits=Limits(max_age=5.0), clock=lambda: now[0])
+    plan, outcomes = model.served.agent.plan, []
+
+    def slow(histories, tasks):
+        now[0] += 6.0
+        return plan(histories, tasks)
+
+    model.served.agent.plan = slow
+    model.submit(_ask(RobotId("a", True)), outcomes.append)
+    model._answer(model.scheduler.next(now[0]))
+    assert "the observation is 6 s old: at most 5 s" in str(outcomes[0])
+
+
+def test_robots_of_one_round_look_back_at_their_own_chunks():
+    def last_chunks(*batches):
+        model, found = make_model("coherent:k=8,seed=0"), {}
+        for names in [*batches, *batches]:
+            for name in names:
+                model.submit(_ask(RobotId(name, True)), lambda reply, name=name: found.update({name: reply.actions}))
+            model._answer(model.scheduler.next(0.0))
+        return found
+
+    alone, together = last_chunks("a", "b", "c"), last_chunks("abc")
+    for name in "abc":
+        np.testing.assert_allclose(together[name], alone[name], rtol=1e-5, atol=1e-6)
+
+
 def test_a_robot_goes_on_with_its_episode_when_it_reconnects():
     """A rule that looks back compares with the robot's own last chunk, whoever was served in between."""
     spec = "coherent:k=8"
