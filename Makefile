@@ -24,9 +24,11 @@ setup: ## create or refresh the environment in .venv
 demo: setup ## evaluate a small policy on Meta-World and write out/demo/index.html
 	@.venv/bin/keystone demo --out "$(OUT)"
 
+# On two cores. One in three waits: for a process that starts, for a socket, for a time limit.
+WORKERS ?= 3
 test: setup ## lint, types, layers, tests
 	@$(MAKE) --no-print-directory -j2 check kernel
-	@$(PYTHON) -m pytest -n 2 --dist loadgroup
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # Numba takes 25 s to compile the kernel and keeps it on disk. Without this, each of pytest's workers would compile it.
 kernel: setup
