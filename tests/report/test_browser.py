@@ -290,3 +290,6 @@ def test_a_film_follows_the_rounds(opened):
     opened.click("#play")
     opened.until(f"{colours} == 2 && byId('play').textContent == 'Play'")
     assert opened.js("byId('slider').value == byId('slider').max")
+    opened.click(".same button")  # the same episode of another arm, without a film
+    opened.until("!byId('film')")
+    assert "null" not in opened.js("byId('viewer').textContent")

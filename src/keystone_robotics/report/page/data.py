@@ -6,6 +6,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,9 @@ def page_data(
     contrasts = [
         _comparison(arms, number, comparison, places) for number, comparison in zip(numbers, comparisons, strict=True)
     ]
-    flipped = [place for one in contrasts for pair in one["flips"] for place in pair]
+    # one of each comparison, then the next of each
+    in_turn = chain.from_iterable(zip_longest(*(one["flips"] for one in contrasts)))
+    flipped = [place for pair in in_turn if pair for place in pair]
     order, keys = _order(list(places.values()), flipped), list(_keys(runs))
     rounds, left_out = _rounds(keys, order, budget, alarm)
     filmed, not_filmed = _films(keys, [place for place in order if place in rounds], films)
