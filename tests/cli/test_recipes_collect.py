@@ -59,7 +59,16 @@ def test_results_of_a_benchmark_that_ran_elsewhere_are_collected(checkpoint, tmp
 @pytest.mark.parametrize("name", recipes.find())
 def test_every_recipe_asks_for_somebodys_weights_alone(name, tmp_path, monkeypatch, capsys):
     """With a policy and an environment every recipe gets as far as loading them; none of these exists."""
-    words = ["--collect", str(tmp_path / "x.json"), "--policy", str(tmp_path / "mine"), "--env", "pusht"]
+    words = [
+        "--collect",
+        str(tmp_path / "x.json"),
+        "--policy",
+        str(tmp_path / "mine"),
+        "--env",
+        "pusht",
+        "--device",
+        "cpu",
+    ]
     with pytest.raises(SystemExit, match="2"):
         main(["recipes", name, *words])
     printed = capsys.readouterr()
