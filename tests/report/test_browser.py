@@ -1,5 +1,6 @@
 """The page of `keystone report` in a real browser."""
 
+import base64
 import io
 import re
 
@@ -31,7 +32,14 @@ def page(tmp_path_factory):
     run = write_run_with_rounds(folder / "run", arms, TASKS, error=HOSTILE)
     Image.new("RGB", (900, 40), "teal").save(folder / "strip.png")
     section = Section("Mine", (HOSTILE,), folder / "strip.png", HOSTILE, "keystone eval")
-    write_page(folder / "page.html", page_data(read_runs([run]), sections=[section]))
+    data = page_data(read_runs([run]), sections=[section])
+    place = next(place for place in data["rounds"] if place >= 48)  # of the last arm
+    frames = []
+    for colour in ("red", "lime", "blue"):
+        Image.new("RGB", (32, 32), colour).save(folder / "frame.png")
+        frames.append("data:image/png;base64," + base64.b64encode((folder / "frame.png").read_bytes()).decode())
+    data["films"] = {place: {"step": [0, 10, 48], "images": frames, "notes": [HOSTILE]}}
+    write_page(folder / "page.html", data)
     return folder / "page.html"
 
 
@@ -177,7 +185,10 @@ def test_hostile_names_are_text(opened):
     opened.choose("show", "all (72)")
     assert any(HOSTILE in text for text in texts(opened, "#list tbody tr"))
     assert opened.js("document.title") == opened.js("document.querySelector('h1').textContent") != "broken"
-    assert opened.js("[...document.images].map((one) => [one.alt, one.naturalWidth])") == [[HOSTILE, 900]]
+    assert opened.js("[...document.images].map((one) => [one.alt, one.naturalWidth])") == [
+        [HOSTILE, 900],
+        ["The environment at step 0, replayed", 32],
+    ]
     assert opened.js("document.scripts.length") == 2
 
 
@@ -264,3 +275,21 @@ def test_labels_of_the_cost_chart_do_not_overlap(browser, tmp_path, width):
         for x2, y2, w2, h2 in boxes[number + 1 :]:
             apart = x + w <= x2 + 1 or x2 + w2 <= x + 1 or y + h <= y2 + 3 or y2 + h2 <= y + 3
             assert apart, (boxes[number], (x2, y2, w2, h2))
+
+
+def test_a_film_follows_the_rounds(opened):
+    """Frames of steps 0, 10 and 48; rounds begin at 0, 8, 16 and so on."""
+    colours = "(() => { const all = Object.values(data.films)[0].images; return all.indexOf(byId('film').src); })()"
+    opened.js("window.byId = (id) => document.getElementById(id); window.data = JSON.parse(byId('data').textContent)")
+    assert opened.js(colours) == 0  # the filmed episode is open
+    opened.js("byId('slider').value = 2; byId('slider').dispatchEvent(new Event('input'))")
+    assert opened.js(colours) == 1
+    assert opened.js("byId('film').alt") == "The environment at step 10, replayed"
+    assert opened.js("document.querySelector('.film figcaption').textContent") == HOSTILE
+    opened.js("byId('slider').value = 0; byId('slider').dispatchEvent(new Event('input'))")
+    opened.click("#play")
+    opened.until(f"{colours} == 2 && byId('play').textContent == 'Play'")
+    assert opened.js("byId('slider').value == byId('slider').max")
+    opened.click(".same button")  # the same episode of another arm, without a film
+    opened.until("!byId('film')")
+    assert "null" not in opened.js("byId('viewer').textContent")

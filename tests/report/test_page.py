@@ -1,6 +1,7 @@
 """What `keystone report` writes, without a browser."""
 
 import base64
+import io
 import json
 import re
 import zlib
@@ -12,13 +13,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from runs_with_rounds import make_rounds, write_run_with_rounds
 
 from keystone_robotics.cli import main
 from keystone_robotics.compare.comparison import compare
 from keystone_robotics.compare.find import read
-from keystone_robotics.records import FILE, RoundRecord, Store
+from keystone_robotics.environments import find_benchmark
+from keystone_robotics.evaluate.rollout import hash_state
+from keystone_robotics.records import FILE, EpisodeRecord, RoundRecord, Store
 from keystone_robotics.report.page.data import BUDGET, Section, page_data
+from keystone_robotics.report.page.films import film_episodes
 from keystone_robotics.report.page.read import read_runs
 from keystone_robotics.report.page.rounds import LEVELS, VALUES, pack_rounds
 from keystone_robotics.report.page.write import as_json, render
@@ -273,3 +278,60 @@ def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, make
 def test_no_run_is_one_line(capsys):
     assert main(["report"]) == 2
     assert capsys.readouterr().err.startswith("keystone: no run was given")
+
+
+def pusht_run(folder, env="pusht"):
+    """One PushT episode of two arms with kept rounds, whose actions push nothing; its initial state is the seed's."""
+    simulator = find_benchmark("pusht").make("pusht")
+    observation, info = simulator.reset(seed=5)
+    simulator.close()
+    state = hash_state(info.get("initial_state", observation))
+    with Store(folder) as store:
+        store.claim({"policy": "p", "env": env, "seed": 0, "max_steps": None, "execute": None})
+        for arm, success in (("first", False), ("keystone:k=2", True)):
+            chunks = np.linspace(100, 300, 2 * 8 * 2, dtype=np.float32).reshape(2, 8, 2)
+            rounds = tuple(
+                RoundRecord(n, 8 * n, chunks, np.zeros(2, int), 0, False, 1.0, 0.0, chunks[n]) for n in range(2)
+            )
+            row = EpisodeRecord(
+                arm=arm, task="pusht", episode=0, initial_state=state, initial_seed=5, noise_seed=0, success=success,
+                steps=16, rounds=2, kept_rounds=rounds,
+            )  # fmt: skip
+            store.add_shard([row], 1.0)
+    (folder / "settings.json").write_text(json.dumps({"policy": "p", "env": env, "arms": ["first", "keystone:k=2"]}))
+    return folder
+
+
+def test_films_replay_the_stored_actions(tmp_path, capsys):
+    run = pusht_run(tmp_path / "run")
+    assert main(["report", str(run), "--films", "3", "--out", str(tmp_path / "page.html")]) == 0
+    films = data_in(tmp_path / "page.html")["films"]
+    assert sorted(films) == ["0", "1"]  # both of the episode that changed
+    assert films["1"]["step"] == list(range(17))
+    images = [base64.b64decode(uri.partition("base64,")[2]) for uri in films["1"]["images"]]
+    first, last = (np.asarray(Image.open(io.BytesIO(one)).convert("RGB"), float) for one in (images[0], images[-1]))
+    assert first.shape == (240, 240, 3)
+    assert np.abs(first - last).max() > 50  # the tool moved
+    assert films["0"]["notes"] == []
+    assert films["1"]["notes"] == ["replayed, the episode fails; when it was stored, it succeeds"]
+    assert "2 films" in capsys.readouterr().out
+    few, notes = film_episodes([(1, str(run), ("keystone:k=2", "pusht", 0, 0))], 1, budget=100)
+    assert (few, notes) == ({}, ["0 films fill the page; it was asked for 1"])
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [("pusht?", "unknown environment 'pusht?'"), ("gymnasium:Pendulum-v1?min_return=0", "no task 'pusht'")],
+)
+def test_what_cannot_be_filmed_is_a_note(tmp_path, capsys, env, said):
+    run = pusht_run(tmp_path / "run", env)
+    assert main(["report", str(run), "--films", "1", "--out", str(tmp_path / "page.html")]) == 0
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: no film: ")]
+    assert said in note
+    assert data_in(tmp_path / "page.html")["films"] == {}
+
+
+def test_without_rounds_there_is_no_film(tmp_path, capsys):
+    run = write_run_with_rounds(tmp_path / "run", {"first": (0.4, None)})
+    assert main(["report", str(run), "--films", "1", "--out", str(tmp_path / "page.html")]) == 0
+    assert "no film: the runs hold no rounds" in capsys.readouterr().out

@@ -35,6 +35,7 @@ def run(
     episodes: int | None = None,
     repeats: int | None = None,
     arm: Arm = (),
+    results: tuple[Path, ...] = (),
     k: tuple[int, ...] = (),
     steps: tuple[int, ...] = STEPS,
     rounds: int | None = None,
@@ -43,17 +44,21 @@ def run(
 ) -> None:
     """Print the commands for a model and workload of the paper: baseline, KeyStone, profile, compare; or run and collect them.
 
-    With --collect, the recipe's `keystone profile` and `keystone eval` run here, and one file holds versions, device, latency
-    against K × steps and success with intervals (docs/gpu.md). After an interruption the same command resumes the evaluation.
+    With --collect, `keystone profile` and `keystone eval` run here as the recipe says, and one file holds versions, device,
+    latency against K × steps and success with intervals (docs/gpu.md). Where the recipe's benchmark runs elsewhere, --policy
+    says what to profile, and --results what the benchmark wrote. After an interruption the same command resumes.
 
     Args:
         name: recipe to print (Markdown); if omitted, all are listed.
         collect: run the recipe and write this JSON file; its episodes and profile are in a folder of the same name beside it.
-        policy: with --collect, another checkpoint than the recipe's.
+        policy: with --collect, another checkpoint than the recipe's, or package.module:function that makes a policy and an
+            observation, as for `keystone profile`.
         env: another environment.
         episodes: another number of initial states per task.
         repeats: another number of rollouts of every initial state.
         arm: other arms than the recipe's, as for `keystone eval`.
+        results: instead of `keystone eval`, results of vla-eval or lerobot-eval, or tables of episodes, as for
+            `keystone compare`: one for each arm.
         k: other numbers of candidates to profile.
         steps: numbers of denoising steps to profile beside the policy's own.
         rounds: measurements of each.
@@ -76,32 +81,43 @@ def run(
     if collect is None:
         console.print(text, end="")
         return
-    from keystone_robotics.report.collect import collected, recipe_commands, with_options
+    from keystone_robotics.report.collect import collected, paper_k, recipe_command, with_options
 
     folder = collect.with_suffix("")
     if folder == collect:
         raise KeystoneError(f"--collect {collect}: expected a file name that ends in .json")
-    profile, evaluation = recipe_commands(text, name)
+    own_profile, own_evaluation = (recipe_command(text, command) for command in ("profile", "eval"))
+    if own_profile is None and policy is None:
+        raise KeystoneError(f"the recipe {name} has no `keystone profile`: --policy CHECKPOINT says what to profile")
+    if own_evaluation is None and env is None and not results:
+        raise KeystoneError(
+            f"the benchmark of the recipe {name} runs elsewhere: give what it wrote, --results FOLDER …, or an --env"
+        )
+    profile = own_profile or ["profile", "", "--k", "1", "2", "4", "8", "16"]
+    arms = ["first", "first:steps=2", f"keystone:k={paper_k(text)}", "core-mean:k=16,steps=2"]
+    evaluation = own_evaluation or ["eval", "--policy", str(policy), *(word for one in arms for word in ("--arm", one))]
     shared = {"--device": _words(device)}
     measured = {"--k": _words(*k), "--steps": _words(*steps), "--rounds": _words(rounds)}
-    profile = with_options(
-        [profile[0], policy or profile[1], *profile[2:]],
-        {**measured, "--out": [str(folder / "profile")], **shared},
-    )
-    evaluation = with_options(
-        evaluation,
-        {
+    commands = [
+        with_options(
+            [profile[0], policy or profile[1], *profile[2:]],
+            {**measured, "--out": [str(folder / "profile")], **shared},
+        )
+    ]
+    if not results:
+        other = {
             "--policy": _words(policy), "--env": _words(env), "--episodes": _words(episodes), "--repeats": _words(repeats),
             "--arm": list(flat(arm)), "--workers": _words(workers), "--out": [str(folder / "run")], **shared,
-        },
-    )  # fmt: skip
+        }  # fmt: skip
+        commands.append(with_options(evaluation, other))
     from keystone_robotics.cli import main
 
-    for words in (profile, evaluation):
+    for words in commands:
         console.print("keystone " + shlex.join(words), style="bold")
         if code := main(words):
             raise SystemExit(code)
-    write_file(collect, json.dumps(collected(name, folder / "profile", folder / "run"), indent=1) + "\n")
+    found = collected(name, folder / "profile", None if results else folder / "run", results)
+    write_file(collect, json.dumps(found, indent=1) + "\n")
     console.print(f"wrote {collect}: attach it to an issue, docs/gpu.md says how")
 
 

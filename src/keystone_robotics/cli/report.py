@@ -17,6 +17,7 @@ def run(
     arms: Arms = (),
     paired: Mode = "auto",
     alarm: Path | None = None,
+    films: int = 0,
 ) -> None:
     """Write one self-contained HTML page of runs: is it better, how sure, what does it cost; tasks, episodes, rounds.
 
@@ -29,6 +30,7 @@ def run(
         arms: only these arms, the one to compare with first; default all, in the runs' order.
         paired: as in `keystone compare`; trust pairs results of LeRobot and vla-eval by episode number.
         alarm: file of `keystone monitor calibrate`, whose score is then shown with the rounds.
+        films: episodes with kept rounds to show as films, changed ones first; they are replayed in the run's environment.
     """
     from rich.console import Console
 
@@ -41,7 +43,7 @@ def run(
         from keystone_robotics.monitor.calibration import Calibration
 
         calibration = Calibration.load(alarm)
-    data = page_data(read_runs(runs, flat(arms)), paired, alarm=calibration)
+    data = page_data(read_runs(runs, flat(arms)), paired, alarm=calibration, films=films)
     size = write_page(out, data)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(data["headline"], style="bold")
@@ -51,4 +53,7 @@ def run(
         if rounds["episodes"]
         else "no rounds: keep them with `keystone eval --keep-rounds`"
     )
-    console.print(f"wrote {out}: {size / 1e6:.1f} MB, {len(data['episodes']['arm'])} episodes, {kept}")
+    shown = f", {len(data['films'])} films" if films else ""
+    console.print(f"wrote {out}: {size / 1e6:.1f} MB, {len(data['episodes']['arm'])} episodes, {kept}{shown}")
+    for note in data["notes"] if films else ():
+        console.print(f"note: {note}", style="bold yellow")

@@ -6,34 +6,37 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from keystone_robotics.compare.comparison import rate_of
+from keystone_robotics.compare.find import read
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.profiling.result import Cost, Profile
 
 FORMAT = 1
 
 
-def recipe_commands(text: str, name: str) -> tuple[list[str], list[str]]:
-    r"""The words of a recipe's own ``keystone profile`` and ``keystone eval`` commands, without ``keystone``.
+def recipe_command(text: str, command: str) -> list[str] | None:
+    r"""The words of a recipe's own ``keystone COMMAND``, without ``keystone``; None if it has none.
 
-    Raises:
-        KeystoneError: if it has none, because its benchmark runs elsewhere.
-
-    >>> recipe_commands("    keystone profile x --k 1 4\n\n    keystone eval --policy x \\\n        --env y\n", "mine")
-    (['profile', 'x', '--k', '1', '4'], ['eval', '--policy', 'x', '--env', 'y'])
+    >>> recipe_command("    keystone eval --policy x \\\n        --env y\n", "eval")
+    ['eval', '--policy', 'x', '--env', 'y']
     """
     lines = re.sub(r" *\\\n *", " ", text).splitlines()
-    found = []
-    for command in ("profile", "eval"):
-        line = next((line for line in lines if line.startswith(f"    keystone {command} ")), None)
-        if line is None:
-            raise KeystoneError(
-                f"the recipe {name} has no `keystone {command}` command: its benchmark runs elsewhere; run its commands by hand"
-            )
-        found.append(shlex.split(line, comments=True)[1:])
-    return found[0], found[1]
+    line = next((line for line in lines if line.startswith(f"    keystone {command} ")), None)
+    return None if line is None else shlex.split(line, comments=True)[1:]
+
+
+def paper_k(text: str) -> int:
+    r"""The K of the paper in a recipe's table.
+
+    >>> paper_k("| model | workload | K | paper: K = 1 |\n|---|---|---|---|\n| GR00T | WidowX | 4 | 50.0 |\n")
+    4
+    """
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    return int(rows[2][rows[0].index("K")])
 
 
 def with_options(words: Sequence[str], given: Mapping[str, Sequence[str]]) -> list[str]:
@@ -51,28 +54,40 @@ def with_options(words: Sequence[str], given: Mapping[str, Sequence[str]]) -> li
     return kept + [word for flag, values in given.items() if values for word in (flag, *values)]
 
 
-def collected(recipe: str, profile: Path, run: Path) -> dict[str, Any]:
+def collected(recipe: str, profile: Path, run: Path | None, results: Sequence[Path] = ()) -> dict[str, Any]:
     """What goes into the file: versions, device, latency against K × steps, success with intervals.
 
     Args:
         recipe: name.
         profile: folder of a `keystone profile`.
-        run: folder of a `keystone eval`.
+        run: folder of a `keystone eval`; None if the benchmark ran elsewhere.
+        results: what that benchmark wrote, as `keystone compare` reads it.
     """
-    measured, settings, arms = (
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in (profile / "profile.json", run / "settings.json", run / "summary.json")
-    )
+    measured = _json(profile / "profile.json")
+    settings: dict[str, Any] = {} if run is None else _json(run / "settings.json")
     kept = ("policy", "env", "tasks", "episodes", "repeats", "seed", "max_steps", "execute", "device")
     return {
         "format": FORMAT,
         "recipe": recipe,
         "device": measured["device"],
-        "versions": {**settings["versions"], **measured["versions"]},
+        "versions": {**settings.get("versions", {}), **measured["versions"]},
         "settings": {name: settings[name] for name in kept if name in settings},
         "profile": measured,
-        "arms": arms,
+        "arms": _arms_of(results) if run is None else _json(run / "summary.json"),
     }
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _arms_of(results: Sequence[Path]) -> list[dict[str, Any]]:
+    """Success of every arm of other tools' results; their latency is that of an episode, or unknown."""
+    found = []
+    for arm in (one for path in results for one in read(path)):
+        rate = rate_of(arm)
+        found.append({"arm": arm.name, "tool": arm.tool, **asdict(rate), "latency_ms": None})
+    return found
 
 
 def read_collected(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ LANE_BYTES = 3400  #: the same with lanes, whose x coordinates repeat and are co
 STRIP = 8  #: bytes of a line beside its points: colour and offset
 STEPS = 6  #: steps that a line keeps at least; beyond that, candidates are left out
 LANE = 1.25  #: distance of two lanes, whose height is 1
-WIDTH = 4.0  #: of a lane
+WIDTH = 6.0  #: of a lane
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ LANES, IMAGE, STATISTICS, ALARM, ABOUT = "action.lanes", "observation.image", "k
 
 COLOURS = np.array([rgba(colour) for colour in PALETTE], np.uint32)
 OPEN, CLOSED = (rgba(PALETTE[number]) for number in (5, 1))
+NAMES = 0.9  #: how far left of the lanes their names are centred
+MOST_LANES = 16  #: that are shown without scrolling
 THIN, THICK = -1.0, -3.0  # negative radii are in points of the screen
 
 
@@ -86,7 +88,9 @@ class Recording:
     def _open(self, first: Picture) -> None:
         self._opened = True
         kind = "lanes" if self._lanes is not None else f"{first.lines.shape[2]}D"
-        self._open_sink(self._stream, blueprint(self._rr, kind, self._camera, first.alarm is not None, self._actions))
+        dims = first.actions.shape[1] if self._lanes is None else len(self._lanes.low)
+        shown = blueprint(self._rr, kind, self._camera, first.alarm is not None, self._actions, dims)
+        self._open_sink(self._stream, shown)
         rr = self._rr
         strips = rr.LineStrips2D if first.lines.shape[2] == 2 else rr.LineStrips3D
         self._static(CANDIDATES, strips.from_fields(radii=[THIN]))
@@ -104,12 +108,12 @@ class Recording:
         if self._lanes is not None:
             lanes = self._lanes
             labels = [f"{name}: {low:.3g} to {high:.3g}" for name, low, high in zip(names, lanes.low, lanes.high)]
-            corners = [(0.0, LANE * number - 0.06) for number in range(len(lanes.low))]
+            beside = [(-NAMES, LANE * number + 0.5) for number in range(len(lanes.low))]
             self._static(
                 LANES,
                 rr.LineStrips2D(lanes.frame(), colors=[0x808080FF], radii=[-0.5]),
             )
-            self._static(f"{LANES}/names", rr.Points2D(corners, labels=labels, radii=[-0.1], show_labels=True))
+            self._static(f"{LANES}/names", rr.Points2D(beside, labels=labels, radii=[-0.1], show_labels=True))
         if self._about:
             self._static(ABOUT, rr.TextDocument(self._about, media_type="text/markdown"))
 
@@ -185,7 +189,13 @@ def _of(colour: str) -> list[int]:
     return [value >> 24 & 255, value >> 16 & 255, value >> 8 & 255]
 
 
-def blueprint(rr: Any, kind: str, camera: bool, alarm: bool, actions: str) -> Any:
+def _follow(rrb: Any) -> dict[str, Any]:
+    """An eye that follows the candidates, which are small beside the way of the whole episode. Old versions have none."""
+    known = inspect.signature(rrb.EyeControls3D.__init__).parameters
+    return {"eye_controls": rrb.EyeControls3D(tracking_entity=CANDIDATES)} if "tracking_entity" in known else {}
+
+
+def blueprint(rr: Any, kind: str, camera: bool, alarm: bool, actions: str, dims: int) -> Any:
     """Candidates large on the left, with the camera; actions, agreement and the alarm over time on the right.
 
     Args:
@@ -194,17 +204,18 @@ def blueprint(rr: Any, kind: str, camera: bool, alarm: bool, actions: str) -> An
         camera: there are images.
         alarm: there is an alarm.
         actions: title of the actions over time.
+        dims: number of action dimensions.
     """
     import rerun.blueprint as rrb
 
     drawn = [CANDIDATES, CHOSEN, GRIPPER]
     views: list[Any] = []
     if kind == "3D":
-        views.append(rrb.Spatial3DView(origin="/", contents=drawn, name="candidates"))
+        views.append(rrb.Spatial3DView(origin="/", contents=drawn, name="candidates", **_follow(rrb)))
     elif kind == "2D":
         views.append(rrb.Spatial2DView(origin="/", contents=[*drawn, IMAGE], name="candidates"))
     else:
-        bounds = rrb.VisualBounds2D(x_range=[-0.2, WIDTH + 0.2], y_range=[-0.3, 8 * LANE])
+        bounds = rrb.VisualBounds2D(x_range=[-2 * NAMES, WIDTH + 0.2], y_range=[-0.3, min(dims, MOST_LANES) * LANE])
         lanes = [*drawn, f"{LANES}/**"]
         views.append(
             rrb.Spatial2DView(origin="/", contents=lanes, name="candidates, by dimension", visual_bounds=bounds)
@@ -226,7 +237,7 @@ def blueprint(rr: Any, kind: str, camera: bool, alarm: bool, actions: str) -> An
         rrb.Horizontal(rrb.Vertical(*views), rrb.Vertical(*series), column_shares=[3, 2]),
         rrb.BlueprintPanel(state="collapsed"),
         rrb.SelectionPanel(state="collapsed"),
-        rrb.TimePanel(state="expanded", **panel),
+        rrb.TimePanel(state="collapsed", **panel),
         auto_views=False,
         auto_layout=False,
     )

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def page_data(
     budget: int = BUDGET,
     sections: Sequence[Section] = (),
     alarm: Calibration | None = None,
+    films: int = 0,
 ) -> dict[str, Any]:
     """Everything that the page shows.
 
@@ -59,6 +61,7 @@ def page_data(
         budget: characters of packed rounds.
         sections: the caller's own.
         alarm: whose score is shown with the rounds of arms with several candidates.
+        films: number of episodes that are replayed in the run's environment and shown as films, changed ones first.
     """
     arms = runs.arms
     first = set(arms[0].tasks)
@@ -72,8 +75,12 @@ def page_data(
     contrasts = [
         _comparison(arms, number, comparison, places) for number, comparison in zip(numbers, comparisons, strict=True)
     ]
-    flipped = [place for one in contrasts for pair in one["flips"] for place in pair]
-    rounds, left_out = _rounds(runs, _order(list(places.values()), flipped), budget, alarm)
+    # one of each comparison, then the next of each
+    in_turn = chain.from_iterable(zip_longest(*(one["flips"] for one in contrasts)))
+    flipped = [place for pair in in_turn if pair for place in pair]
+    order, keys = _order(list(places.values()), flipped), list(_keys(runs))
+    rounds, left_out = _rounds(keys, order, budget, alarm)
+    filmed, not_filmed = _films(keys, [place for place in order if place in rounds], films)
     notes = dict.fromkeys(
         [*(note for arm in arms for note in arm.notes), *(note for one in comparisons for note in one.notes)]
     )
@@ -82,6 +89,7 @@ def page_data(
         "headline": headline(arms, comparisons),
         "notes": [
             *notes,
+            *not_filmed,
             *(
                 f"{arm.name} has no task in common with {arms[0].name}: not compared"
                 for number, arm in enumerate(arms)
@@ -95,6 +103,7 @@ def page_data(
         "sections": [{**asdict(one), "image": one.image and _data_uri(one.image)} for one in sections],
         "episodes": _episodes(arms, tasks),
         "rounds": rounds,
+        "films": filmed,
         "levels": LEVELS,
         "alarm": None if alarm is None else f"{alarm.score}, {alarm.direction} is alarming",
         "left_out": left_out,
@@ -210,11 +219,23 @@ def _order(places: Sequence[int], flipped: Sequence[int]) -> list[int]:
     return list(dict.fromkeys([*flipped, *(places[number] for number in spread)]))
 
 
+def _films(
+    keys: Sequence[tuple[str | None, EpisodeKey]], places: Sequence[int], count: int
+) -> tuple[dict[int, Any], list[str]]:
+    """Films by place of the episode, and why there are fewer."""
+    if not count:
+        return {}, []
+    if not places:
+        return {}, ["no film: the runs hold no rounds, whose actions could be replayed"]
+    from keystone_robotics.report.page.films import film_episodes  # needs the extra eval
+
+    return film_episodes(((place, source, key) for place in places for source, key in [keys[place]] if source), count)
+
+
 def _rounds(
-    runs: Runs, order: Sequence[int], budget: int, alarm: Calibration | None
+    keys: Sequence[tuple[str | None, EpisodeKey]], order: Sequence[int], budget: int, alarm: Calibration | None
 ) -> tuple[dict[int, Any], list[int]]:
     """Packed rounds by place of the episode until the budget is used, and the places of those that did not fit."""
-    keys = list(_keys(runs))
     found: dict[int, Any] = {}
     left_out: list[int] = []
     used = 0

@@ -313,18 +313,20 @@
     });
     fillEpisodes();
     const several = (place) => data.rounds[place] && data.rounds[place].shape[1] > 1; // with one candidate there is little to see
-    const begin = [...change.keys()].find(several) ?? places.find(several) ?? places.find((place) => data.rounds[place]);
+    const filmed = (place) => data.films[place] && several(place);
+    const begin = places.find(filmed) ?? [...change.keys()].find(several) ?? places.find(several) ?? places.find((place) => data.rounds[place]);
     if (begin === undefined) emptyViewer(); else open(begin, false);
   }
 
   function roundsNote() {
-    const { episodes, shown } = data.stored;
+    const { episodes, shown } = data.stored, films = Object.keys(data.films).length;
     if (!episodes) return data.arms.some((arm) => arm.tool === "keystone")
       ? "These runs hold no rounds. `keystone eval --keep-rounds` keeps them: candidates, clusters and choices then appear here."
       : "Results of lerobot-eval and vla-eval hold no rounds. `keystone eval --keep-rounds` keeps them.";
     const some = shown < episodes ? `Rounds of ${shown} of ${plural(episodes, "episode")} are in this page, changed ones first; the others would make it too large. `
       : "";
-    return `${some}Episodes with rounds are marked ●: choose one and step through it with the slider or the arrow keys.`;
+    const filmed = films ? ` ${plural(films, "episode")} marked ▶ can also be watched.` : "";
+    return `${some}Episodes with rounds are marked ●: choose one and step through it with the slider or the arrow keys.${filmed}`;
   }
 
   /** Why an episode has no rounds here. */
@@ -336,13 +338,18 @@
     return "Its rounds were not kept: `keystone eval --keep-rounds` keeps them.";
   }
 
+  function mark(place) {
+    const [sign, label] = data.films[place] ? ["▶ ", "with rounds and a film"] : ["● ", "with rounds"];
+    return data.rounds[place] ? h("span", { role: "img", "aria-label": label }, sign) : null;
+  }
+
   function fillEpisodes() {
     const wanted = places.filter((place) => (filter.show !== "changed" || change.has(place))
       && (filter.arm === "" || E.arm[place] === Number(filter.arm)) && (filter.task === "" || E.task[place] === Number(filter.task))
       && (filter.outcome === "" || outcomeOf(place) === filter.outcome || change.get(place) === filter.outcome));
     const columns = [
       { title: "episode", value: nameOf, cell: (place) => h("button", { class: "open", type: "button", "data-place": place,
-        onclick: (event) => { event.stopPropagation(); open(place, true); } }, data.rounds[place] ? h("span", { role: "img", "aria-label": "with rounds" }, "● ") : null, soft(nameOf(place))) },
+        onclick: (event) => { event.stopPropagation(); open(place, true); } }, mark(place), soft(nameOf(place))) },
       { title: "outcome", text: true, value: (place) => change.get(place) || outcomeOf(place),
         cell: (place) => change.has(place) ? pill(change.get(place), change.get(place)) : pill(outcomeOf(place), outcomeOf(place)) },
     ];
@@ -404,12 +411,15 @@
       if (Number(axes.y) >= D) axes.y = String(D - 1);
       if (D === 1) { axes.x = "step"; axes.y = "0"; }
       const names = packed.low.map((_, d) => [String(d), `dimension ${d}`]);
+      const film = data.films[place];
       const slider = h("input", { type: "range", id: "slider", min: 0, max: packed.kept.length - 1, value: 0, step: 1, "aria-label": "Round", oninput: () => go(Number(slider.value)) });
       viewer.replaceChildren(...parts,
         h("div", { class: "bar" },
           choice("across", [["step", "step of the chunk"], ...names], axes.x, (value) => { axes.x = value; drawRound(); }),
           choice("up", names, axes.y, (value) => { axes.y = value; drawRound(); }),
           h("label", {}, h("input", { type: "checkbox", checked: axes.sum, onchange: (event) => { axes.sum = event.target.checked; drawRound(); } }), "sum of steps (delta actions)")),
+        ...(film ? [h("figure", { class: "film" }, h("img", { id: "film" }),
+          film.notes.map((note) => h("figcaption", { class: "quiet small" }, note)))] : []),
         h("div", { id: "paths" }), h("ul", { id: "key", class: "key", "aria-label": "Clusters" }),
         h("div", { class: "scrub" },
           h("button", { class: "plain", type: "button", "aria-label": "Previous round", onclick: () => go(view.at - 1) }, "◀"),
@@ -431,12 +441,28 @@
     byId("slider").value = view.at;
     drawRound();
   }
+  /** The last frame of the film that is not after an environment step. */
+  const frameAt = (film, step) => Math.max(0, film.step.findLastIndex((one) => one <= step));
+  function showFrame(film, number) {
+    add(byId("film"), { src: film.images[number], alt: `The environment at step ${film.step[number]}, replayed` });
+  }
   function stop() { clearInterval(player); player = null; if (byId("play")) byId("play").textContent = "Play"; }
   function play() {
     if (player) return stop();
     if (view.at === view.packed.kept.length - 1) go(0);
     byId("play").textContent = "Stop";
-    player = setInterval(() => { go(view.at + 1); if (view.at === view.packed.kept.length - 1) stop(); }, 400);
+    const { packed, place } = view, film = data.films[place];
+    if (!film) {
+      player = setInterval(() => { go(view.at + 1); if (view.at === packed.kept.length - 1) stop(); }, 400);
+      return;
+    }
+    let number = frameAt(film, packed.step[packed.kept[view.at]]);
+    player = setInterval(() => {
+      const at = packed.kept.findLastIndex((round) => packed.step[round] <= film.step[number]);
+      if (at !== view.at) go(at);
+      showFrame(film, number);
+      if (++number === film.step.length) stop();
+    }, 120);
   }
   function keys(event) {
     if (/SELECT|INPUT/.test(event.target.tagName) || !view) return; // they have arrows of their own
@@ -478,7 +504,8 @@
   function drawRound() {
     if (!view) return;
     const { packed, at } = view, box = byId("paths");
-    const labels = packed.labels[at], chosen = packed.index[at], round = packed.kept[at];
+    const labels = packed.labels[at], chosen = packed.index[at], round = packed.kept[at], film = data.films[view.place];
+    if (film) showFrame(film, frameAt(film, packed.step[round]));
     const width = innerWidth(box), height = Math.min(340, Math.max(230, 0.66 * width)), left = 46, right = 10, top = 8, bottom = 38;
     const [xLow, xHigh] = range(axes.x), [yLow, yHigh] = range(axes.y);
     const x = scale(xLow, xHigh, left, width - right), y = scale(yLow, yHigh, height - bottom, top);
