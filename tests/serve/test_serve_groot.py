@@ -10,7 +10,6 @@ import zmq
 from serving import PointAgent, make_model, serving, state
 from test_serve_openpi import connect, expected_chunk, in_threads, wait_until
 
-from keystone_robotics.serve import service as service_module
 from keystone_robotics.serve.protocols import groot
 from keystone_robotics.serve.protocols.arrays import unpack
 from keystone_robotics.serve.service import Guard
@@ -126,29 +125,44 @@ def test_a_message_over_the_limit_ends_that_connection_only():
         assert other.act(1)[0]["action"].shape == (1, 6, 2)
 
 
-def test_clients_that_came_and_went_take_no_room(monkeypatch):
-    monkeypatch.setattr(service_module, "KNOWN", 3)
+def test_clients_that_came_and_went_take_no_room():
     with serving("groot", "openpi", guard=Guard(max_connections=1)) as (service, ports):
         for number in range(10):
             client = Client(ports["groot"])
             client.act(number)
             client.socket.close()
-        assert len(service.model._robots) <= 3
+            wait_until(lambda: service.connections == 0)
+        assert not service.model._robots
         assert connect(ports).infer({"environment_state": state(1)})["actions"].shape == (6, 2)
 
 
-@pytest.mark.parametrize("token", [None, "0123456789abcdef"])
-def test_strangers_do_not_displace_a_robot_that_is_served(monkeypatch, token):
-    monkeypatch.setattr(service_module, "KNOWN", 3)
-    with serving("groot", guard=Guard(token=token)) as (service, ports):
-        served = Client(ports["groot"], token=token)
-        served.act(1)
-        (robot,) = service.model._robots
-        for message in (b"\xc0", b"\xc1", msgpack.packb([]), b"", b"\x81", msgpack.packb("ping")):
-            stranger = Client(ports["groot"])
-            stranger.socket.send(message)
-            assert b"error" in stranger.socket.recv()
-        assert robot in service.model._robots
+def test_too_many_clients_are_refused_in_words_and_those_that_left_make_room():
+    with serving("groot", guard=Guard(max_connections=1)) as (service, ports):
+        one, two = Client(ports["groot"]), Client(ports["groot"])
+        one.act(1)
+        assert "1 clients are connected already" in two.act(1)["error"]
+        one.socket.close()
+        wait_until(lambda: service.connections == 0)
+        assert two.act(1)[0]["action"].shape == (1, 6, 2)
+
+
+def test_nothing_is_computed_for_a_client_that_has_gone():
+    agent = PointAgent()
+    with serving("groot", model=make_model(agent=agent)) as (service, ports):
+        agent.go.clear()
+        busy = threading.Thread(target=Client(ports["groot"]).act, args=(1,))
+        busy.start()
+        assert agent.begun.wait(10)
+        gone = Client(ports["groot"])
+        gone.socket.setsockopt(zmq.RCVTIMEO, 1)
+        with pytest.raises(zmq.Again):
+            gone.act(2)
+        wait_until(lambda: service.model.waiting == 1)
+        gone.socket.close()
+        wait_until(lambda: service.model.waiting == 0)
+        agent.go.set()
+        busy.join()
+    assert agent.batches == [[1.0]]
 
 
 def test_nothing_is_built_of_a_message_without_the_token(monkeypatch):

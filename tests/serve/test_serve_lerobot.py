@@ -201,7 +201,8 @@ def test_hostile_messages_are_refused_and_the_next_robot_is_served():
 def test_a_token_is_needed_in_every_call():
     with serving("lerobot", guard=Guard(token=TOKEN)) as (_, ports):
         right = Robot(ports["lerobot"], (("authorization", f"Bearer {TOKEN}"),))
-        for metadata in ((), (("authorization", "Bearer wrong"),), (("authorization", TOKEN),)):
+        good = ("authorization", f"Bearer {TOKEN}")
+        for metadata in ((), (("authorization", "Bearer wrong"),), (("authorization", TOKEN),), (good, good)):
             right.metadata = metadata
             for call in (right.actions, lambda: right.observe(1), lambda: right.instruct(None)):
                 with pytest.raises(grpc.RpcError) as caught:

@@ -18,7 +18,7 @@ EXTRAS = {
     **dict.fromkeys(("PIL", "matplotlib"), "plot"),
     "ray": "ray",
     "rerun": "rerun",
-    **dict.fromkeys(("grpc", "msgpack", "websockets", "zmq"), "serve"),
+    **dict.fromkeys(("grpc", "msgpack", "websockets"), "serve"),
     "vla_eval": "vla-eval",
 }
 

@@ -2,97 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import zmq
-import zmq.asyncio
 
-from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.messages import Refused, Reply, take_options
 from keystone_robotics.serve.protocols.arrays import pack_groot, peek, unpack
-from keystone_robotics.serve.service import Client, KnownClients, Service
-
-log = logging.getLogger("keystone.serve")
-
-
-class GrootListener:
-    """A ROUTER socket: REQ clients, any number, each with a request at a time."""
-
-    def __init__(self, service: Service, host: str, port: int) -> None:
-        self._service = service
-        self._clients = KnownClients(service, "groot")
-        self._context = zmq.asyncio.Context()
-        self._socket = socket = self._context.socket(zmq.ROUTER)
-        seconds = {
-            zmq.HANDSHAKE_IVL: service.guard.read_timeout,
-            zmq.HEARTBEAT_IVL: 20,
-            zmq.HEARTBEAT_TIMEOUT: 20,
-            zmq.LINGER: 1,
-        }
-        for option, value in seconds.items():
-            socket.setsockopt(option, int(1000 * value))
-        socket.setsockopt(zmq.MAXMSGSIZE, service.guard.max_message)
-        socket.setsockopt(zmq.RCVHWM, 2)  # of each client; they wait for a reply anyway
-        socket.setsockopt(zmq.IPV6, ":" in host)
-        address = "127.0.0.1" if host == "localhost" else f"[{host}]" if ":" in host else host
-        try:
-            self.port: int = (
-                socket.bind_to_random_port(f"tcp://{address}")
-                if port == 0
-                else _bind(socket, f"tcp://{address}:{port}")
-            )
-        except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
-            raise KeystoneError(f"cannot serve on {host}:{port}: {error}") from None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._receiving = asyncio.ensure_future(self._receive())
-
-    async def close(self) -> None:
-        """Stop to listen; replies that are computed already are sent."""
-        self._receiving.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=1)
-        self._context.destroy(linger=1000)
-
-    async def _receive(self) -> None:
-        while True:
-            frames = await self._socket.recv_multipart()
-            if len(frames) != 3 or frames[1]:
-                continue  # not from a REQ socket: there is nobody to answer
-            task = asyncio.ensure_future(self._answer(frames[0], frames[2]))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _answer(self, identity: bytes, message: bytes) -> None:
-        try:
-            request = _request(self._service, message)
-            client = self._clients[identity]  # only now: strangers must not displace the clients that are known
-            with self._service.using(client):
-                reply = pack_groot(await _reply(self._service, client, request))
-        except Refused as refusal:
-            reply = pack_groot({"error": str(refusal)})
-        except Exception as error:
-            log.exception("groot: a request failed")
-            reply = pack_groot({"error": f"the server failed: {type(error).__name__}"})
-        await self._socket.send_multipart([identity, b"", reply])
+from keystone_robotics.serve.protocols.zmtp import ZmtpListener
+from keystone_robotics.serve.service import Client, Service
 
 
-def _bind(socket: Any, address: str) -> int:
-    socket.bind(address)
-    return int(address.rpartition(":")[2])
-
-
-async def listen(service: Service, host: str, port: int, tls: Tls | None) -> GrootListener:
+async def listen(service: Service, host: str, port: int, tls: Tls | None) -> ZmtpListener:
     """Open a port."""
-    return GrootListener(service, host, port)
+    listener = ZmtpListener(service, "groot", sys.modules[__name__])
+    await listener.listen(host, port)
+    return listener
 
 
-def _request(service: Service, message: bytes) -> dict[Any, Any]:
+def refuse(refusal: Refused) -> bytes:
+    """Words that the clients raise as an error."""
+    return pack_groot({"error": str(refusal)})
+
+
+async def answer(service: Service, client: Client, request: dict[Any, Any]) -> bytes:
+    """The reply to a request."""
+    return pack_groot(await _reply(service, client, request))
+
+
+def read(service: Service, message: bytes) -> dict[Any, Any]:
     """The content of a message; nothing is built of one without the token."""
     if service.guard.token is not None and not service.guard.admits(peek(message, "api_token")):
         raise Refused("token", "Unauthorized: expected the server's token in api_token")

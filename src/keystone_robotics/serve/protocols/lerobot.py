@@ -18,7 +18,7 @@ import grpc
 import numpy as np
 from lerobot.async_inference.helpers import RemotePolicyConfig, TimedAction, TimedObservation
 from lerobot.configs import FeatureType, PolicyFeature
-from lerobot.transport import services_pb2, services_pb2_grpc
+from lerobot.transport import services_pb2
 from lerobot.utils.feature_utils import build_dataset_frame
 
 from keystone_robotics.errors import KeystoneError
@@ -30,6 +30,13 @@ from keystone_robotics.serve.service import Client, KnownClients, Service
 log = logging.getLogger("keystone.serve")
 
 BEGIN, END = services_pb2.TransferState.TRANSFER_BEGIN, services_pb2.TransferState.TRANSFER_END
+#: What clients send and receive.
+CALLS = {
+    "Ready": (services_pb2.Empty, services_pb2.Empty),
+    "SendPolicyInstructions": (services_pb2.PolicySetup, services_pb2.Empty),
+    "SendObservations": (services_pb2.Observation, services_pb2.Empty),
+    "GetActions": (services_pb2.Empty, services_pb2.Actions),
+}
 #: Seconds in which a request for actions waits for an observation, and between actions: LeRobot's defaults.
 PATIENCE, STEP = 2.0, 1 / 30
 #: Values that are joined to an input that the policy does not take.
@@ -52,8 +59,10 @@ class Peer:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
-class Servicer(services_pb2_grpc.AsyncInferenceServicer):  # type: ignore[misc]
-    """The four calls of LeRobot's client."""
+class Servicer:
+    """The four calls of LeRobot's client. All take a stream of parts, also those whose client sends one message: gRPC would
+    wait for that one for ever, and before the token is checked.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -61,7 +70,7 @@ class Servicer(services_pb2_grpc.AsyncInferenceServicer):  # type: ignore[misc]
         self._peers: weakref.WeakKeyDictionary[Client, Peer] = weakref.WeakKeyDictionary()
         self._receiving = 0  # bytes of all streams that have not ended
 
-    async def Ready(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def Ready(self, parts: Any, context: Any) -> Any:  # noqa: N802
         """A new episode."""
         async with self._calling(context) as (client, peer):
             self._service.reset(client, {})
@@ -69,19 +78,20 @@ class Servicer(services_pb2_grpc.AsyncInferenceServicer):  # type: ignore[misc]
             peer.arrived.clear()
         return services_pb2.Empty()
 
-    async def SendPolicyInstructions(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def SendPolicyInstructions(self, parts: Any, context: Any) -> Any:  # noqa: N802
         """What the client expects; the policy is loaded already, and no other one is."""
         async with self._calling(context) as (_, peer):
+            data = await self._receive(parts, context)
             try:
-                peer.instructions = self._accept(await _in_thread(read_instructions, request.data))
+                peer.instructions = self._accept(await _in_thread(read_instructions, data))
             except KeystoneError as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return services_pb2.Empty()
 
-    async def SendObservations(self, request_iterator: Any, context: Any) -> Any:  # noqa: N802
+    async def SendObservations(self, parts: Any, context: Any) -> Any:  # noqa: N802
         """Returns once the observation is queued; `GetActions` brings the answer."""
         async with self._calling(context) as (client, peer):
-            data = await self._receive(request_iterator, context)
+            data = await self._receive(parts, context)
             if peer.instructions is None:
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "expected SendPolicyInstructions first")
             try:
@@ -95,7 +105,7 @@ class Servicer(services_pb2_grpc.AsyncInferenceServicer):  # type: ignore[misc]
         running.add_done_callback(peer.tasks.discard)
         return services_pb2.Empty()
 
-    async def GetActions(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def GetActions(self, parts: Any, context: Any) -> Any:  # noqa: N802
         """The chunk of the newest observation; empty if there is none for two seconds."""
         async with self._calling(context) as (_, peer):
             try:
@@ -162,26 +172,26 @@ class Servicer(services_pb2_grpc.AsyncInferenceServicer):  # type: ignore[misc]
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(refusal))
 
     async def _receive(self, parts: AsyncIterator[Any], context: Any) -> bytes:
-        """The bytes of a stream up to its end."""
+        """The bytes of a stream up to its end, or those of one message."""
         guard = self._service.guard
         received = bytearray()
 
         async def read() -> bool:
             async for item in parts:
-                if item.transfer_state == BEGIN:
+                if isinstance(item, services_pb2.Observation) and item.transfer_state == BEGIN:
                     self._receiving -= len(received)
                     received.clear()
                 received.extend(item.data)
                 self._receiving += len(item.data)
                 if len(received) > guard.max_message:
                     raise Refused(
-                        "message", f"the observation is larger than {guard.max_message / 1e6:g} MB (--max-message-mb)"
+                        "message", f"the message is larger than {guard.max_message / 1e6:g} MB (--max-message-mb)"
                     )
                 if self._receiving > 4 * guard.max_message:
                     raise Refused(
                         "full", f"all clients together are sending more than {4 * guard.max_message / 1e6:g} MB"
                     )
-                if item.transfer_state == END:
+                if not isinstance(item, services_pb2.Observation) or item.transfer_state == END:
                     return True
             return False
 
@@ -192,18 +202,16 @@ class Servicer(services_pb2_grpc.AsyncInferenceServicer):  # type: ignore[misc]
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(refusal))
         except asyncio.TimeoutError:
             # not DEADLINE_EXCEEDED, which LeRobot's client would answer with four retries
-            await context.abort(
-                grpc.StatusCode.ABORTED, f"the observation was not complete after {guard.read_timeout:g} s"
-            )
+            await context.abort(grpc.StatusCode.ABORTED, f"the message was not complete after {guard.read_timeout:g} s")
         finally:
             self._receiving -= len(received)
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the stream ended before the observation was complete")
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the stream ended before the message was complete")
         raise AssertionError("abort raises")
 
 
 def _header(context: Any) -> str | None:
-    value = dict(context.invocation_metadata()).get("authorization")
-    return value if isinstance(value, str) else None
+    found = [value for name, value in context.invocation_metadata() if name == "authorization"]
+    return found[0] if len(found) == 1 and isinstance(found[0], str) else None
 
 
 async def _in_thread(function: Any, data: bytes) -> Any:
@@ -318,7 +326,6 @@ async def listen(service: Service, host: str, port: int, tls: Tls | None) -> Grp
     """Open a port."""
     guard = service.guard
     server = grpc.aio.server(
-        maximum_concurrent_rpcs=4 * guard.max_connections,
         options=[
             ("grpc.so_reuseport", 0),  # or the kernel would give half of the clients to another server on the port
             ("grpc.max_receive_message_length", 4 * 2**20),  # of one part of a stream; clients send 2 MB
@@ -326,9 +333,15 @@ async def listen(service: Service, host: str, port: int, tls: Tls | None) -> Grp
             ("grpc.max_connection_idle_ms", int(1000 * guard.idle_timeout)),
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.max_concurrent_streams", 16),
+            ("grpc.max_allowed_incoming_connections", 4 * guard.max_connections),
         ],
     )
-    services_pb2_grpc.add_AsyncInferenceServicer_to_server(Servicer(service), server)
+    servicer = Servicer(service)
+    handlers = {
+        name: grpc.stream_unary_rpc_method_handler(getattr(servicer, name), request.FromString, reply.SerializeToString)
+        for name, (request, reply) in CALLS.items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("transport.AsyncInference", handlers),))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if tls is None:

@@ -11,10 +11,13 @@ from typing import Any, Protocol
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import DATA_OPCODES, Frame
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 
 from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.messages import Refused
+from keystone_robotics.serve.protocols.unfinished import Unfinished
 from keystone_robotics.serve.service import Client, Service
 
 log = logging.getLogger("keystone.serve")
@@ -49,14 +52,45 @@ async def listen(
     """Open a port; without a protocol, for operators only."""
     guard = service.guard
 
+    handshakes = Unfinished(2 * guard.max_connections, guard.read_timeout)
+    messages = Unfinished(4 * guard.max_message, guard.read_timeout)
+
     class LimitedConnection(ServerConnection):
+        in_message = False  # a fragment has come, and not the last one
+
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            if len(self.server.handler_tasks) > 2 * guard.max_connections:  # handshakes that are never completed
-                transport.abort()
+            handshakes.grow(transport, 1)
+
+        def data_received(self, data: bytes) -> None:
+            if self.state is not State.CONNECTING:
+                messages.grow(self.transport, len(data))
+            super().data_received(data)
+
+        def process_event(self, event: Any) -> None:
+            super().process_event(event)
+            if isinstance(event, Frame):
+                if event.opcode in DATA_OPCODES:
+                    self.in_message = not event.fin
+                if not self.in_message:
+                    messages.end(self.transport)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.transport.pause_reading()  # a client that does not read, pongs for instance, is not read
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self.transport.resume_reading()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            handshakes.end(self.transport)
+            messages.end(self.transport)
+            super().connection_lost(exc)
 
     async def converse(connection: ServerConnection) -> None:
         assert protocol is not None
+        handshakes.end(connection.transport)
         with contextlib.suppress(ConnectionClosed):
             try:
                 with service.connected(name) as client:
@@ -78,7 +112,7 @@ async def listen(
         page = _page(service, connection, request)
         if page is not None:
             return page
-        if not guard.admits_header(request.headers.get("Authorization")):
+        if not guard.admits_header(_authorization(request)):
             service.metrics.refused.labels("token").inc()
             text = "expected the server's token: Authorization: Api-Key TOKEN\n"
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, text)
@@ -92,6 +126,7 @@ async def listen(
 
     server = await serve(
         converse, host, port, ssl=None if tls is None else tls.context,
+        ssl_handshake_timeout=None if tls is None else guard.read_timeout,
         process_request=on_request, create_connection=LimitedConnection,
         origins=[None],  # programs send no Origin, web pages always do
         compression=None, max_size=guard.max_message, max_queue=1, open_timeout=guard.read_timeout,
@@ -129,6 +164,12 @@ def _page(service: Service, connection: ServerConnection, request: Request) -> R
     return connection.respond(*pages[path]())
 
 
+def _authorization(request: Request) -> str | None:
+    """The header; None if there are several, of which another program might read another one."""
+    found = request.headers.get_all("Authorization")
+    return found[0] if len(found) == 1 else None
+
+
 def _ready(service: Service) -> tuple[http.HTTPStatus, str]:
     refusal = service.refuse_connection()
     if refusal is None:
@@ -137,7 +178,7 @@ def _ready(service: Service) -> tuple[http.HTTPStatus, str]:
 
 
 def _metrics(service: Service, request: Request) -> tuple[http.HTTPStatus, str]:
-    if not service.guard.admits_header(request.headers.get("Authorization")):
+    if not service.guard.admits_header(_authorization(request)):
         return http.HTTPStatus.UNAUTHORIZED, "expected the server's token: Authorization: Bearer TOKEN\n"
     text = service.metrics.render()
     if text is None:
