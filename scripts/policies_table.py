@@ -40,9 +40,9 @@ def tables() -> str:
 
 def changeable(adapter: Adapter) -> str:
     """Whether ``steps=`` can change the number of denoising steps, and how far."""
-    if type(adapter).steps_setting is Adapter.steps_setting and not adapter.steps and not adapter.steps_argument:
-        return "no"
-    return "yes" if type(adapter).refuse_steps is Adapter.refuse_steps else "yes, up to those of the noise schedule"
+    if type(adapter).refuse_steps is not Adapter.refuse_steps:
+        return "yes, up to those of the noise schedule"
+    return "yes" if adapter.steps or adapter.steps_argument else "no"
 
 
 def required_option(adapter: Adapter) -> str:

@@ -20,6 +20,9 @@ CHECKOUTS = {
     "CogACT": ("https://github.com/microsoft/CogACT", "b174a1b"),
     "InternVLA-M1": ("https://github.com/InternRobotics/InternVLA-M1", "949223b"),
     "dexbotic": ("https://github.com/Dexmal/dexbotic", "9bed670"),
+    "RoboticsDiffusionTransformer": ("https://github.com/thu-ml/RoboticsDiffusionTransformer", "deb71d8"),
+    "H_RDT": ("https://github.com/HongzheBi/H_RDT", "8be02cb"),
+    "openvla-oft": ("https://github.com/moojink/openvla-oft", "213c5ff"),
     "lerobot-main": ("https://github.com/huggingface/lerobot", "7427f31"),
     "FastWAM": ("https://github.com/yuantianyuan01/FastWAM", "45d8e14"),
 }

@@ -19,8 +19,19 @@ import keystone_robotics as keystone
 from keystone_robotics import ActionSpace, KeystoneError
 from keystone_robotics.handle import RoundEvent
 from keystone_robotics.profiling.fingerprint import fingerprint_architecture
+from keystone_robotics.sample.noise import FixedNoise
 
-from . import cogact_like, contract, diffusion_like, fastwam_like, groot_like, starvla_like, xvla_like
+from . import (
+    cogact_like,
+    contract,
+    diffusion_like,
+    fastwam_like,
+    groot_like,
+    openvla_oft_like,
+    rdt_like,
+    starvla_like,
+    xvla_like,
+)
 
 REAL = {"space": ActionSpace(dims=7, steps=8)}
 
@@ -79,6 +90,13 @@ def _cogact(**options: Any) -> Case:
     )  # fmt: skip
 
 
+def _rdt(adapter: str, runner: type, *encoders: str, **options: Any) -> Case:
+    def methods(model: Any) -> list[tuple[Any, str]]:
+        return [(getattr(model, name), "forward") for name in encoders]
+
+    return Case(adapter, runner, partial(rdt_like.predict, **options), encoders=methods)
+
+
 CASES = {
     "groot-n1.5": _groot(groot_like.Head15),
     "groot-n1.6": _groot(groot_like.Head16),
@@ -98,10 +116,20 @@ CASES = {
     "dp3": _diffusion(diffusion_like.DP3Like, diffusion_like.DDIMScheduler),
     "cogact": _cogact(cfg_scale=1.5),
     "cogact-without-guidance": _cogact(cfg_scale=1.0),
+    "rdt": _rdt("rdt", rdt_like.RDTRunner, "lang_adaptor", "img_adaptor"),
+    "h-rdt": _rdt("h-rdt", rdt_like.HRDTRunner, "lang_adapter", "img_adapter"),
+    "h-rdt-without-language": _rdt("h-rdt", rdt_like.HRDTRunner, "img_adapter", language=False),
+    "openvla-oft": Case(
+        "openvla-oft",
+        openvla_oft_like.Robot,
+        openvla_oft_like.predict,
+        encoders=lambda robot: [(robot.model, "_process_vision_features")],
+        batches=((1, 4), (1, 16)),
+    ),
 }
 
 #: Those whose networks a fast path knows; the toys of the others have networks of their own.
-FAST = ("fastwam", "fastwam-with-a-seed")
+FAST = ("fastwam", "fastwam-with-a-seed", "rdt", "h-rdt", "h-rdt-without-language")
 
 
 @cache
@@ -135,6 +163,10 @@ def with_steps(name: str, steps: int) -> Any:
         head.num_inference_timesteps = steps
     elif CASES[name].adapter == "diffusion-policy":
         model.num_inference_steps = steps
+    elif CASES[name].adapter == "openvla-oft":
+        model.head.noise_scheduler.set_timesteps(steps)
+    elif CASES[name].adapter in ("rdt", "h-rdt"):
+        model.num_inference_timesteps = steps
     elif CASES[name].adapter == "x-vla":
         FewSteps(model, "generate_actions", "steps", steps)
     else:
@@ -166,10 +198,9 @@ def test_candidates_are_single_calls(name: str, rows: int, k: int) -> None:
     assert contract.largest_difference(built(name), asked(name, rows), k, **CASES[name].options) < 1e-5
 
 
-@pytest.mark.parametrize("k", [4, 16])
-@pytest.mark.parametrize("name", ["fastwam", "fastwam-with-a-seed"])
-def test_candidates_of_the_fast_path_are_single_calls(name: str, k: int) -> None:
-    assert contract.largest_difference(built(name), asked(name), k, "fast") < 1e-5
+@pytest.mark.parametrize(("name", "rows", "k"), [(name, *batch) for name in FAST for batch in CASES[name].batches])
+def test_candidates_of_the_fast_path_are_single_calls(name: str, rows: int, k: int) -> None:
+    assert contract.largest_difference(built(name), asked(name, rows), k, "fast") < 1e-5
 
 
 @pytest.mark.parametrize("case", ["groot-n1.6", "starvla", "xvla", *FAST], indirect=True)
@@ -254,6 +285,10 @@ def holders(name: str) -> dict[str, tuple[Any, Any]]:
     if case.adapter == "cogact":
         head = model.action_model
         return {"server": (SimpleNamespace(model=model), head), "framework": (model, head), "head": (head, head)}
+    if case.adapter in ("rdt", "h-rdt"):
+        return {"robot's": (SimpleNamespace(policy=model), model), "runner": (model, model)}
+    if case.adapter == "openvla-oft":
+        return {"robot": (model, model.model), "model": (model.model, model.model)}
     if case.adapter == "diffusion-policy":
         return {"workspace": (SimpleNamespace(model=model), model), "policy": (model, model)}
     return {"server": (SimpleNamespace(_model=model), model), "model": (model, model)}
@@ -567,6 +602,65 @@ def test_cogact_says_which_steps_it_can_take() -> None:
     with pytest.raises(KeystoneError, match=r"steps=2: the policy samples with DDPM"):
         cogact_like.predict(framework, 1, use_ddim=False)
     keystone.detach(framework)
+
+
+@pytest.mark.parametrize("name", ["rdt", "h-rdt"])
+def test_an_rdt_with_a_hook_runs_as_it_is(name: str) -> None:
+    runner = built(name)
+    handle = keystone.attach(runner, k=4, check="all")
+    hook = runner.model.blocks[1].register_forward_hook(lambda *_: None)
+    asked(name)()
+    assert handle.path == "plain"
+    hook.remove()
+    asked(name)()
+    assert handle.path == "fast"
+    keystone.detach(runner)
+
+
+def test_rdt_counts_the_robots_dimensions_only() -> None:
+    """Those of other robots are 0 in every candidate."""
+    runner = built("rdt")
+    rounds = rounds_of(keystone.attach(runner, k=4, seed=0))
+    asked("rdt")()
+    keystone.detach(runner)
+    candidates = rounds[0].candidates
+    assert not candidates[..., rdt_like.REAL :].any()
+    assert keystone.select(candidates[..., : rdt_like.REAL]).index == rounds[0].selection.index
+
+
+def test_rdt_cannot_take_more_steps_than_it_was_trained_with() -> None:
+    with pytest.raises(KeystoneError, match=r"steps=21: the noise schedule has 20 steps; expected 1 to 20"):
+        keystone.attach(built("rdt"), k=4, steps=21)
+
+
+def test_openvla_oft_returns_the_hidden_states_of_the_selected_candidate() -> None:
+    robot = built("openvla-oft")
+    rounds = rounds_of(keystone.attach(robot, k=8, seed=0))
+    with contract.recorded_noise() as (initial, _):
+        actions, hidden = openvla_oft_like.answer(robot)
+    keystone.detach(robot)
+    with FixedNoise(initial[0][int(rounds[0].selection.index[0])][None]):
+        expected_actions, expected = openvla_oft_like.answer(robot)
+    assert torch.allclose(hidden, expected, atol=1e-5)
+    assert torch.allclose(*(torch.from_numpy(one) for one in (actions, expected_actions)), atol=1e-5)
+
+
+def test_openvla_oft_without_a_diffusion_head_is_told() -> None:
+    robot = built("openvla-oft")
+    handle = keystone.attach(robot, k=4)
+    with pytest.raises(KeystoneError, match="deterministic, and all candidates would be equal"):
+        openvla_oft_like.answer(robot, diffusion=False)
+    handle.k = 1
+    assert openvla_oft_like.answer(robot, diffusion=False)[0].shape == (openvla_oft_like.HORIZON, openvla_oft_like.DIMS)
+    keystone.detach(robot)
+
+
+def test_openvla_oft_cannot_take_more_steps_than_its_head_was_trained_with() -> None:
+    robot = built("openvla-oft")
+    keystone.attach(robot, k=4, steps=21)
+    with pytest.raises(KeystoneError, match=r"steps=21: the noise schedule has 20 steps; expected 1 to 20"):
+        openvla_oft_like.answer(robot)
+    keystone.detach(robot)
 
 
 # The number of denoising steps

@@ -15,11 +15,14 @@ from keystone_robotics.sample.families.groot.lerobot import GrootAdapter
 from keystone_robotics.sample.families.groot.starvla import StarVLAAdapter
 from keystone_robotics.sample.families.molmoact2.lerobot import MolmoAct2Adapter
 from keystone_robotics.sample.families.multi_task_dit.lerobot import MultiTaskDiTAdapter
+from keystone_robotics.sample.families.openvla_oft.upstream import OpenVLAOFTAdapter
 from keystone_robotics.sample.families.pi.lerobot import Pi0Adapter, Pi05Adapter
 from keystone_robotics.sample.families.pi.openpi import OpenPiAdapter
 from keystone_robotics.sample.families.pi.openpi_jax import OpenPiJaxAdapter
 from keystone_robotics.sample.families.qwen.eo1 import EO1Adapter
 from keystone_robotics.sample.families.qwen.wall_x import WallXAdapter
+from keystone_robotics.sample.families.rdt.h_rdt import HRDTAdapter
+from keystone_robotics.sample.families.rdt.rdt import RDTAdapter
 from keystone_robotics.sample.families.refused import ACTAdapter, LingBotVAAdapter, PI0FastAdapter
 from keystone_robotics.sample.families.smolvla.lerobot import SmolVLAAdapter
 from keystone_robotics.sample.families.vla_jepa.lerobot import VLAJEPAAdapter
@@ -53,6 +56,9 @@ ADAPTERS: dict[str, Adapter] = {
         OwnFastWAMAdapter(),
         OwnDiffusionAdapter(),
         CogACTAdapter(),
+        RDTAdapter(),
+        HRDTAdapter(),
+        OpenVLAOFTAdapter(),
         EncodeSampleAdapter(),
     )
 }

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.kit.arguments import known_arguments
 from keystone_robotics.sample.kit.schedule import refuse_more_than_trained
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
@@ -30,13 +30,7 @@ class OwnDiffusionOverride(SamplerOverride):
         own = partial(sample, *args, **kwargs)
         if engine.untouched:
             return engine.run_single(own)
-        given = dict(inspect.signature(sample).bind(*args, **kwargs).arguments)
-        unknown = sorted(set(given) - {*CONDITIONS, *KNOWN})
-        if unknown:
-            raise KeystoneError(
-                f"{engine.adapter.name}: conditional_sample takes {', '.join(unknown)}, which the adapter does not know: the "
-                "policy's code has changed"
-            )
+        given = known_arguments(engine.adapter.name, sample, args, kwargs, (*CONDITIONS, *KNOWN))
         data, mask = given["condition_data"], given["condition_mask"]
         conditions = {name: given[name] for name in CONDITIONS if name in given}
         is_dp3 = "condition_data_pc" in inspect.signature(sample).parameters

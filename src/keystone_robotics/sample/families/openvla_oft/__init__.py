@@ -1,0 +1,1 @@
+"""OpenVLA-OFT with its diffusion head."""
