@@ -122,7 +122,7 @@ def test_lerobots_robot_client_moves_its_robot(robot_client, checkpoint):
 
 def test_two_robots_at_once_each_with_its_own_chunk_and_the_newest_observation():
     agent = PointAgent()
-    with serving("lerobot", model=make_model(agent=agent)) as (_, ports):
+    with serving("lerobot", model=make_model(agent=agent)) as (service, ports):
         one, two = Robot(ports["lerobot"]), Robot(ports["lerobot"])
         one.observe(1)
         chunk, report = one.actions()
@@ -134,6 +134,7 @@ def test_two_robots_at_once_each_with_its_own_chunk_and_the_newest_observation()
         one.observe(2, timestep=2)
         one.observe(3, timestep=3)  # replaces the one before, which has not begun
         two.observe(4, timestep=9)
+        wait_until(lambda: service.model.waiting == 2)
         agent.go.set()
         (second, _), (other, _) = one.actions(), two.actions()
         while second[0].timestep != 3:  # the chunk of timestep 1 may be fetched first
