@@ -28,7 +28,7 @@ demo: setup ## evaluate a small policy on Meta-World and write out/demo/index.ht
 WORKERS ?= 3
 test: setup ## lint, types, layers, tests
 	@$(MAKE) --no-print-directory -j2 check kernel
-	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Numba takes 25 s to compile the kernel and keeps it on disk. Without this, each of pytest's workers would compile it.
 kernel: setup

@@ -20,30 +20,21 @@ hypothesis.settings.load_profile("keystone")
 #: Doctests are in src; two files of this name would be taken for one module.
 collect_ignore_glob = ["*/conftest.py"]
 
-#: What takes longest begins first, so that no worker is left with it at the end. Those that wait, for processes and for
-#: sockets, stand beside those that compute: there are more workers than cores.
+#: What takes longest begins first, so that no worker is left with it at the end. Files that wait, for processes and for
+#: sockets, stand beside files that compute: there are more workers than cores.
 LONGEST = (
-    "ray", "commands", "lerobot-commands", "demo", "tests/tune/test_tune.py", "kill", "processes",
-    "study/tests/reproduce/test_reproduce_command.py", "smolvla", "fastwam", "tests/openpi_policy/test_openpi_adapters.py",
-    "tests/harness/test_vla_eval_end_to_end.py", "fast_lerobot", "tests/upstream_like/test_upstream_like.py",
+    "tests/evaluate/test_ray.py", "tests/sample/test_adapters.py", "tests/lerobot/test_eval_command.py",
+    "study/tests/cli/test_demo.py", "tests/cli/test_eval.py", "tests/tune/test_tune.py", "tests/evaluate/test_supervision.py",
+    "study/tests/reproduce/test_reproduce_command.py", "tests/evaluate/test_kill_and_resume.py",
+    "tests/openpi_policy/test_openpi_adapters.py", "tests/harness/test_vla_eval_end_to_end.py",
+    "tests/sample/test_fast_lerobot.py", "tests/profiling/test_profile_command.py", "tests/sample/test_compiled_step.py",
+    "tests/upstream_like/test_upstream_like.py", "tests/sample/test_shared_denoisers.py", "tests/sample/test_rounds.py",
 )  # fmt: skip
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in a hook of the same name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a file run in one worker, where they share its fixtures, unless a mark puts them into another group."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    ranks = {group: rank for rank, group in enumerate(LONGEST)}
-
-    def rank(item: pytest.Item) -> int:
-        mark = item.get_closest_marker("xdist_group")
-        group = mark.args[0] if mark else item.nodeid.partition("::")[0]
-        if mark is None:
-            item.add_marker(pytest.mark.xdist_group(group))
-        return ranks.get(group, len(ranks))
-
-    items.sort(key=rank)
+    ranks = {file: rank for rank, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
 
 
 def pytest_collection_finish() -> None:

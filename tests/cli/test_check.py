@@ -9,8 +9,6 @@ from keystone_robotics.cli import main
 from tiny import build
 from tiny.checkpoint import env_features, save_checkpoint
 
-pytestmark = pytest.mark.xdist_group("commands")
-
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):

@@ -23,8 +23,6 @@ from toy import save_random_flow, table
 
 KEYSTONE = Path(sys.executable).with_name("keystone")
 
-pytestmark = pytest.mark.xdist_group("commands")
-
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):

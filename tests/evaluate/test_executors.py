@@ -17,8 +17,6 @@ from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.records import Store
 from toy import summaries, table
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 
 def workers():
     """The worker processes: on Linux forks of a server, which stays."""

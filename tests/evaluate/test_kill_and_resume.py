@@ -18,8 +18,6 @@ from toy import table
 
 EPISODES = 24
 
-pytestmark = pytest.mark.xdist_group("kill")
-
 
 @pytest.fixture(scope="module")
 def config(metaworld_policy, tmp_path_factory):

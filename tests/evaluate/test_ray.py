@@ -14,8 +14,6 @@ from keystone_robotics.evaluate.run import evaluate, for_workers
 from keystone_robotics.spec import Spec
 from toy import summaries, table
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def workers_know_the_toy():

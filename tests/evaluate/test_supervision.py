@@ -16,8 +16,6 @@ from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.spec import Spec
 from toy import table
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 
 @pytest.fixture(scope="module")
 def executor():

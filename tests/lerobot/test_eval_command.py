@@ -3,8 +3,6 @@
 import eval_process
 import pytest
 
-pytestmark = pytest.mark.xdist_group("lerobot-commands")
-
 OPTIONS = {"k": "16", "rule": "medoid", "temperature": "0.8", "seed": "1"}
 
 

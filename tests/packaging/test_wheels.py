@@ -20,8 +20,6 @@ ROOT = Path(__file__).parents[2]
 PROJECTS = {"product": ROOT, "study": ROOT / "study", "plugin": ROOT / "packages" / "lerobot_policy_keystone"}
 STUDY_COMMANDS = {"demo", "train", "reproduce", "roofline"}
 
-pytestmark = pytest.mark.xdist_group("packaging")  # the wheels are built once
-
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # no source tree comes first

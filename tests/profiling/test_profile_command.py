@@ -16,8 +16,6 @@ from keystone_robotics.profiling.neighbours import ANSWER, NeighbourProcesses, s
 from keystone_robotics.report.cost import draw_cost
 from toy import save_random_flow
 
-pytestmark = pytest.mark.xdist_group("commands")
-
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):

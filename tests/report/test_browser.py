@@ -16,10 +16,9 @@ from keystone_robotics.report.page.data import Section, page_data
 from keystone_robotics.report.page.read import read_runs
 from keystone_robotics.report.page.write import write_page
 
-pytestmark = [
-    pytest.mark.skipif(find_browser() is None, reason="NO BROWSER: the page is not tested; apt-get install chromium"),
-    pytest.mark.xdist_group("browser"),  # one browser for all tests
-]
+pytestmark = pytest.mark.skipif(
+    find_browser() is None, reason="NO BROWSER: the page is not tested; apt-get install chromium"
+)
 
 HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
 TASKS = ("push", "pull", HOSTILE)

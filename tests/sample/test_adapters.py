@@ -61,7 +61,7 @@ STEPS = {
 
 def named(names: Sequence[str]) -> Any:
     """One case for each policy; all of a policy's cases share a worker, which builds it once."""
-    return pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in names])
+    return pytest.mark.parametrize("name", list(names))
 
 
 @functools.cache
@@ -204,7 +204,6 @@ def test_padding_of_the_context_differs_from_row_to_row(name: str, policy: Any, 
     assert (moved[1:] > 1e-2).all(), "the padding has no effect: this test has no teeth"
 
 
-@pytest.mark.xdist_group("diffusion")
 @pytest.mark.parametrize("name", ["diffusion", "multi_task_dit"])
 def test_samplers_that_draw_at_every_step_pass_the_check(name: str) -> None:
     options = {"noise_scheduler_type": "DDPM", "num_inference_steps": 4}
@@ -305,7 +304,7 @@ def build_with_rtc(name: str) -> Any:
 @pytest.mark.parametrize(
     ("name", "batch_size", "leftover"),
     [
-        pytest.param(name, batch_size, leftover, marks=pytest.mark.xdist_group(name))
+        (name, batch_size, leftover)
         for number, name in enumerate(RTC)
         for batch_size, leftover in (
             (1, ("rows", "none")[number % 2]),
@@ -444,7 +443,6 @@ def test_attached_policy_saves_as_itself(name: str, policy: Any, tmp_path: Path)
         assert torch.equal(recipe.predict(policy, recipe.batch()), recipe.predict(loaded, recipe.batch()))
 
 
-@pytest.mark.xdist_group("smolvla")
 @pytest.mark.parametrize("name", ["smolvla"])
 def test_weights_can_be_loaded_while_attached(name: str, policy: Any) -> None:
     keystone.attach(policy, k=4, seed=0)
@@ -496,9 +494,7 @@ def test_temperature_scales_the_noise(name: str, policy: Any, recorder: Recorder
 # 11: bfloat16
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in ("pi05", "smolvla", "groot")]
-)
+@pytest.mark.parametrize("name", ["pi05", "smolvla", "groot"])
 def test_bfloat16_passes_the_check(name: str) -> None:
     recipe = POLICIES[name]
     if name == "pi05":
@@ -516,7 +512,6 @@ def test_bfloat16_passes_the_check(name: str) -> None:
     assert handle.engine.finding.difference < TOLERANCES[torch.bfloat16] * float(chunk.abs().max())
 
 
-@pytest.mark.xdist_group("pi05")
 @pytest.mark.parametrize("k", [1, 2])
 def test_further_arguments_reach_the_sampler_of_pi05_under_their_own_names(
     k: int, monkeypatch: pytest.MonkeyPatch
@@ -613,7 +608,6 @@ def test_check_notices_a_wrong_context(name: str, policy: Any, monkeypatch: pyte
         POLICIES[name].predict(policy, POLICIES[name].batch(3))
 
 
-@pytest.mark.xdist_group("xvla")
 @pytest.mark.parametrize("name", ["xvla"])
 def test_check_notices_a_second_encoding(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     forward_vlm, denoise, seen = policy.model.forward_vlm, xvla.denoise, []
@@ -699,7 +693,6 @@ def test_steps_change_between_rounds_and_are_checked_again(name: str, policy: An
     assert vars(policy.config) == before
 
 
-@pytest.mark.xdist_group("diffusion")
 @pytest.mark.parametrize("kind", ["DDPM", "DDIM"])
 @pytest.mark.parametrize("name", ["diffusion", "multi_task_dit"])
 def test_fewer_steps_of_a_noise_schedule(name: str, kind: str) -> None:

@@ -35,7 +35,7 @@ def transformer(policy: Any) -> Any:
 
 def case(name: str, *values: Any, id: str) -> Any:
     """All cases of a policy share a worker, which builds it once."""
-    return pytest.param(name, *values, marks=pytest.mark.xdist_group(name), id=f"{name}, {id}")
+    return pytest.param(name, *values, id=f"{name}, {id}")
 
 
 def draw(policy: Any, name: str, handle: keystone.Handle) -> Tensor:
@@ -238,7 +238,6 @@ def test_adapted_projection_is_called(name: str, policy: Any, part: Part, caplog
     assert difference < 1e-4
 
 
-@pytest.mark.xdist_group("pi05")
 @pytest.mark.parametrize("name", ["pi05"])
 def test_hook_that_was_there_before(name: str, policy: Any) -> None:
     hook = gemma(policy).layers[0].register_forward_pre_hook(lambda *_: None)
@@ -250,7 +249,6 @@ def test_hook_that_was_there_before(name: str, policy: Any) -> None:
     assert (handle.path, handle.engine.finding.path) == ("fast", "fast")
 
 
-@pytest.mark.xdist_group("pi05")
 @pytest.mark.parametrize("name", ["pi05"])
 def test_nothing_is_said_where_no_fast_path_is_wanted(name: str, policy: Any, caplog: pytest.LogCaptureFixture) -> None:
     hook = gemma(policy).layers[0].register_forward_pre_hook(lambda *_: None)

@@ -15,8 +15,6 @@ from keystone_robotics.sample.request import SampleRequest
 from keystone_robotics.sample.timer import Mark, RoundTimer
 from tiny import POLICIES
 
-pytestmark = pytest.mark.xdist_group("coarse types")
-
 
 @pytest.fixture(scope="module")
 def policies() -> dict[str, Any]:

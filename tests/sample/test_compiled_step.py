@@ -35,10 +35,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [
-        pytest.param(name, rows, marks=pytest.mark.xdist_group(name))
-        for name, rows in (("smolvla", 2), ("pi05", 1), ("groot", 2), ("fastwam", 1))
-    ],
+    [(name, rows) for name, rows in (("smolvla", 2), ("pi05", 1), ("groot", 2), ("fastwam", 1))],
 )
 def test_another_instruction_is_not_compiled_anew(name: str, rows: int, graphs: list[Any]) -> None:
     policy = POLICIES[name].build().requires_grad_(False)
@@ -69,10 +66,7 @@ def feed_forward(name: str, policy: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "fast"),
-    [
-        pytest.param(name, fast, marks=pytest.mark.xdist_group(name))
-        for name, fast in (("smolvla", False), ("pi05", True), ("groot", True), ("fastwam", True))
-    ],
+    [(name, fast) for name, fast in (("smolvla", False), ("pi05", True), ("groot", True), ("fastwam", True))],
 )
 def test_hook_that_came_after_compiling_is_run(name: str, fast: bool, graphs: list[Any]) -> None:
     policy, batch, calls = POLICIES[name].build().requires_grad_(False), POLICIES[name].batch(1), []
@@ -91,7 +85,7 @@ def test_hook_that_came_after_compiling_is_run(name: str, fast: bool, graphs: li
             assert len(graphs) == made
 
 
-@pytest.mark.parametrize("name", [pytest.param("smolvla", marks=pytest.mark.xdist_group("smolvla"))])
+@pytest.mark.parametrize("name", ["smolvla"])
 def test_sampler_that_is_compiled_as_a_whole_does_not_ask_for_the_path(name: str) -> None:
     policy, given = POLICIES[name].build().requires_grad_(False), []
     keystone.attach(policy, k=3, seed=0, check=False)

@@ -44,7 +44,7 @@ def missing_argument() -> None:
     raise TypeError("missing 1 required positional argument: 'drifted'")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_method_that_takes_one_argument_more_is_said_in_words(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, policy = POLICIES[name], POLICIES[name].build().requires_grad_(False)
     predict = functools.partial(recipe.predict, policy, recipe.batch())
@@ -82,7 +82,7 @@ def assert_in_words(run: Callable[[], None], cause: str) -> None:
     assert not problem or ("does not fit the code" in problem and cause in problem) or "self-check failed" in problem
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_overridden_method_that_takes_one_argument_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is passed on, or refused in words."""
     recipe, policy = POLICIES[name], POLICIES[name].build().requires_grad_(False)

@@ -20,7 +20,6 @@ FASTWAM = POLICIES["fastwam"]
 HEIGHT, WIDTH = 96, 192
 VIDEO, ACTIONS = (HEIGHT // 32) * (WIDTH // 32), 8
 """Tokens of the first frame, and of a candidate."""
-pytestmark = pytest.mark.xdist_group("fastwam")
 
 
 def build(**overrides: Any) -> Any:

@@ -18,7 +18,6 @@ from tiny import POLICIES
 from tiny.common import patched, seeded, sharpen
 
 GROOT = POLICIES["groot"]
-pytestmark = pytest.mark.xdist_group("groot")
 
 
 @functools.cache

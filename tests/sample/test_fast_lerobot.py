@@ -22,7 +22,6 @@ NAMES = ["evo1", "vla_jepa", "eo1", "wall_x", "molmoact2"]
 RTC = ["evo1", "molmoact2"]
 COARSE = {"evo1": "vlm_dtype", "vla_jepa": "torch_dtype", "eo1": "dtype", "molmoact2": molmoact2.DTYPE}
 """The option by which a policy is built in bfloat16; Wall-X always is."""
-pytestmark = pytest.mark.xdist_group("fast_lerobot")
 
 
 @functools.cache

@@ -27,7 +27,7 @@ SUFFIX = 10
 
 def named(names: Sequence[str]) -> Any:
     """One case for each policy; all of a policy's cases share a worker, which builds it once."""
-    return pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in names])
+    return pytest.mark.parametrize("name", list(names))
 
 
 def ragged(name: str, rows: int) -> dict[str, Any]:
@@ -60,7 +60,6 @@ def test_path_is_exact(name: str, policy: Any, rows: int) -> None:
         assert finding.difference < 2e-5
 
 
-@pytest.mark.xdist_group("smolvla")
 @pytest.mark.parametrize(
     "options",
     [
@@ -199,7 +198,6 @@ def test_path_is_exact_on_the_way_of_a_gpu(name: str, policy: Any) -> None:
     assert finding.difference < 2e-5
 
 
-@pytest.mark.xdist_group("pi05")
 @pytest.mark.parametrize("name", ["pi05"])
 def test_a_kernel_that_raises_leaves_the_plain_path(
     name: str, policy: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -213,7 +211,6 @@ def test_a_kernel_that_raises_leaves_the_plain_path(
     assert "no kernel image" in caplog.text
 
 
-@pytest.mark.xdist_group("smolvla")
 @pytest.mark.parametrize("name", ["smolvla"])
 def test_cross_attention_projects_the_prefix_once_in_a_round(name: str, policy: Any) -> None:
     settled(policy, name, k=3, rows=2)
@@ -230,7 +227,6 @@ def test_cross_attention_projects_the_prefix_once_in_a_round(name: str, policy: 
     assert projected == [2] * len(hooks)
 
 
-@pytest.mark.xdist_group("pi05")
 @pytest.mark.parametrize("name", ["pi05"])
 def test_norms_are_modulated_once_in_a_step(name: str, policy: Any) -> None:
     settled(policy, name, k=3, rows=2)
@@ -247,7 +243,6 @@ def test_norms_are_modulated_once_in_a_step(name: str, policy: Any) -> None:
     assert modulated == [2] * len(hooks) * policy.config.num_inference_steps
 
 
-@pytest.mark.xdist_group("pi05")
 @pytest.mark.parametrize(("name", "fast"), [("pi05", True), ("pi05", False), ("smolvla", True)])
 def test_compiled_step_is_exact(name: str, policy: Any, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Any] = []
@@ -265,7 +260,6 @@ def test_compiled_step_is_exact(name: str, policy: Any, fast: bool, monkeypatch:
     assert len(compiled) == 2, "the probe and one step, compiled once"
 
 
-@pytest.mark.xdist_group("pi05")
 @pytest.mark.parametrize("name", ["pi05"])
 def test_missing_compiler_is_said_before_anything_runs(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(values: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from keystone_robotics.sample.kit.widen import widen
 from tiny import POLICIES
 
 PROMPT, ACTIONS = 9, 5
-pytestmark = pytest.mark.xdist_group("fast_lerobot")
 
 
 @functools.cache

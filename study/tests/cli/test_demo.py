@@ -20,8 +20,6 @@ from keystone_robotics.cli import main
 from keystone_robotics.environments import find_benchmark
 from keystone_study.report.film import BANNER
 
-pytestmark = pytest.mark.xdist_group("demo")  # which takes its time, and need not run twice
-
 COMMAND = Path(sys.executable).with_name("keystone")
 
 

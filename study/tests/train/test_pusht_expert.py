@@ -13,8 +13,6 @@ from keystone_robotics.environments.pusht import TABLE, PushTEnv, corners_at
 from keystone_study.train import pusht_expert
 from keystone_study.train.pusht_expert import ExpertSettings, PushTExpert
 
-pytestmark = pytest.mark.xdist_group("pusht-expert")
-
 WALL = 10.0
 """Pixels from the table's edge within which a T may touch the wall, which is 7 thick."""
 
