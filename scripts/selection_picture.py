@@ -1,4 +1,4 @@
-"""Draws the picture of the README, docs/images/selection.png: a synthetic policy in front of an obstacle."""
+"""Draws the picture of docs/select.md, docs/images/selection.png: a synthetic policy in front of an obstacle."""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ def _latency(ax: Axes, profile: Profile, alone: Sequence[Cost]) -> None:
         heights = [getattr(cost, phase) for cost in alone]
         ax.bar(places, heights, 0.62, bottom, color=colour, label=phase)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    ax.plot(places, [cost.p99 for cost in alone], linestyle="none", marker="_", markersize=14, color=INK, label="p99")
+    ax.plot(places, [cost.p99 for cost in alone], linestyle="none", marker="_", markersize=14, color=INK)
+    ax.annotate("p99", (len(alone) - 1, alone[-1].p99), (0, 3), textcoords="offset points", ha="center", fontsize=8)
     for clients in profile.clients[1:]:
         times = [cost.median for cost in profile.of(clients)]
         ax.plot(range(len(times)), times, color=PALETTE[3], marker="o", linewidth=2, label=f"{clients} clients, median")
@@ -58,8 +59,11 @@ def _latency(ax: Axes, profile: Profile, alone: Sequence[Cost]) -> None:
         label = f"steps={steps}, median"
         ax.plot(range(len(times)), times, color=INK, marker=marker, markerfacecolor="white", linewidth=1, label=label)
     limit = profile.budget_ms or alone[0].median * (1 + profile.tolerance)
-    name = "budget" if profile.budget_ms else f"K = 1 and {profile.tolerance:.0%}"
-    ax.axhline(limit, color=PALETTE[2], linewidth=1.2, dashes=(4, 2), label=name)
+    name = "budget" if profile.budget_ms else f"K = 1 + {profile.tolerance:.0%}"
+    ax.axhline(limit, color=PALETTE[2], linewidth=1.2, dashes=(4, 2))
+    ax.margins(x=0.1)  # room for the name of the limit
+    ax.annotate(name, (0.0, limit), (2, 2), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=8,
+                color="#00664a")  # fmt: skip
     ax.set_ylabel("milliseconds per round", color=QUIET)
     ax.legend(frameon=False, fontsize=8, loc="upper left")
 

@@ -49,7 +49,7 @@ def test_a_film_and_a_strip(tmp_path):
         assert abs(int(last[32, 0]) - 40) < 8  # the last frame of the longer
         assert abs(int(last[96, 0]) - 20) < 8  # the shorter one waits at its end
     with Image.open(tmp_path / "strip.png") as strip:
-        assert strip.size == (256, 2 * (64 + BANNER))
+        assert strip.size == (256, 2 * (64 + 2 * BANNER))
 
 
 def test_filming_follows_the_actions():

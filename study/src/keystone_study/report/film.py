@@ -13,7 +13,8 @@ from keystone_robotics.environments.benchmark import Benchmark
 from keystone_robotics.errors import KeystoneError
 
 Image = NDArray[np.uint8]
-BANNER = 26  #: pixels above the images, for a caption
+CAPTION = 13  #: pixels of the letters of a caption
+BANNER = 2 * CAPTION  #: pixels above the images, for a caption
 
 
 class NoPicture(KeystoneError):
@@ -63,7 +64,7 @@ def save_strip(path: Path, films: Sequence[Sequence[Image]], captions: Sequence[
     for film, caption in zip(films, captions, strict=True):
         numbers = np.linspace(0, len(film) - 1, min(count, len(film))).round().astype(int)
         shown = [film[number] for number in numbers] + [film[-1]] * (count - len(numbers))
-        rows.append(np.asarray(_captioned(np.concatenate(shown, axis=1), caption)))
+        rows.append(np.asarray(_captioned(np.concatenate(shown, axis=1), caption, 2 * CAPTION)))
     Picture.fromarray(np.concatenate(rows, axis=0)).save(path, optimize=True)
 
 
@@ -74,12 +75,13 @@ def _beside(images: Sequence[Image], captions: Sequence[str]) -> Any:
     return Picture.fromarray(np.concatenate(parts, axis=1)).quantize(128)
 
 
-def _captioned(image: Image, caption: str) -> Any:
+def _captioned(image: Image, caption: str, size: int = CAPTION) -> Any:
+    """The image with a caption above it, in letters of this size; a strip is shown at half its size or less."""
     from PIL import Image as Picture
     from PIL import ImageDraw, ImageFont
 
     height, width = image.shape[:2]
-    picture = Picture.new("RGB", (width, height + BANNER), "white")
-    picture.paste(Picture.fromarray(image), (0, BANNER))
-    ImageDraw.Draw(picture).text((8, 6), caption, fill="#222222", font=ImageFont.load_default(13))
+    picture = Picture.new("RGB", (width, height + 2 * size), "white")
+    picture.paste(Picture.fromarray(image), (0, 2 * size))
+    ImageDraw.Draw(picture).text((8, size // 2), caption, fill="#222222", font=ImageFont.load_default(size))
     return picture

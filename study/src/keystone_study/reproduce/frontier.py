@@ -22,10 +22,12 @@ KINDS = {
     "core-mean": ("core-mean", PALETTE[2], "D"),
     "mean": ("mean of all", PALETTE[3], "^"),
 }
+#: Colours of names, dark enough to read on white.
+DARK = {"core-mean": "#00664a", BASELINE: "#8a5a00"}
 
 
 def draw_frontier(results: Sequence[MainResult]) -> Figure:
-    """Every arm, two panels a row; the policy as it is and what is recommended are marked, the frontier drawn."""
+    """Every arm, two panels a row; the policy as it is, what is recommended and the best free change have their names."""
     columns = min(2, len(results))
     rows = -(-len(results) // columns)
     figure, axes = new_figure(4.6 * columns, 3.1 * rows + 0.5, columns, rows)
@@ -40,7 +42,7 @@ def draw_frontier(results: Sequence[MainResult]) -> Figure:
         frameon=False,
         fontsize=9,
         loc="outside lower center",
-        ncols=3,
+        ncols=len(KINDS),
     )
     return figure
 
@@ -51,14 +53,14 @@ def _panel(ax: Axes, result: MainResult) -> None:
         mine = [one for one in arms if Spec.parse(one.name).rule == rule]
         ax.scatter(
             [one.per_step for one in mine], [100 * one.rate.rate for one in mine], s=26, color=colour, marker=marker,
-            label=label, alpha=0.9, linewidths=0,
+            label=label, alpha=0.45, linewidths=0,
         )  # fmt: skip
     line = frontier(arms)
     ax.step(
         [one.per_step for one in line],
         [100 * one.rate.rate for one in line],
         where="post",
-        color=INK,
+        color=QUIET,
         linewidth=1,
         zorder=0,
     )
@@ -66,16 +68,16 @@ def _panel(ax: Axes, result: MainResult) -> None:
     low, high = (100 * bound for bound in first.rate.interval)
     ax.errorbar(first.per_step, 100 * first.rate.rate, [[100 * first.rate.rate - low], [high - 100 * first.rate.rate]],
                 fmt="o", color=INK, markersize=7, capsize=3)  # fmt: skip
-    # Rings instead of words beside the points: words would cover other arms.
     free = result.arm(result.choices[FREE].arm)
     recommended = result.arm(RECOMMENDED)
-    rings = ((recommended, "16 × 2 steps, as recommended", "core-mean"), (free, "best free change", BASELINE))
-    for one, label, rule in rings:
-        ax.scatter(
-            one.per_step, 100 * one.rate.rate, s=120, facecolors="none", edgecolors=KINDS[rule][1], linewidths=1.8,
-            zorder=3, label=label,
-        )  # fmt: skip
-    _name(ax, first, "policy as it is", (-8, -3), "right", INK)
+    for one, rule in ((recommended, "core-mean"), (free, BASELINE)):
+        colour, marker = KINDS[rule][1:]
+        ax.scatter(one.per_step, 100 * one.rate.rate, s=80, color=colour, marker=marker, edgecolors=INK, zorder=3)
+    above, below = (10, -17) if recommended.rate.rate >= free.rate.rate else (-17, 10)
+    _name(ax, recommended, "recommended: 16 × 2 steps", (-4, above), "center", DARK["core-mean"])
+    beyond = free.per_step > 1  # near the right edge
+    _name(ax, free, "best free change", (6, below), "right" if beyond else "left", DARK[BASELINE])
+    _name(ax, first, "policy as it is", (8, -3) if beyond else (-8, -3), "left" if beyond else "right", INK)
     ax.margins(0.12, 0.14)
     ax.set_xscale("log")
     ax.set_xticks([0.25, 0.5, 1, 2], ["¼", "½", "1", "2"])
@@ -87,14 +89,19 @@ def _panel(ax: Axes, result: MainResult) -> None:
 
 
 def _name(ax: Axes, arm: Arm, text: str, offset: tuple[int, int], align: str, colour: str) -> None:
+    from matplotlib.patheffects import withStroke
+
     ax.annotate(
         text,
         (arm.per_step, 100 * arm.rate.rate),
         offset,
         textcoords="offset points",
         ha=align,
-        fontsize=8,
+        fontsize=9,
+        fontweight="bold",
         color=colour,
+        path_effects=[withStroke(linewidth=3, foreground="white")],  # readable above other arms
+        zorder=4,
     )
 
 
