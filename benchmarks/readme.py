@@ -114,7 +114,7 @@ def serve_table() -> str:
     ]  # fmt: skip
     deadline = next(row["deadline_ms"] for row in results["throughput"] if "deadline_ms" in row)
     memory, tried, machine = results["memory"], results["fuzz"]["fuzzed"], results["machine"]
-    first, last = memory["mib_after_a_tenth"], memory["mib_at_the_end"]
+    first, last = memory["mib"][0], memory["mib"][-1]
     return (
         f"`{results['throughput'][0]['policy']}`, K = {results['throughput'][0]['k_asked']}, deadline {deadline:g} ms:\n\n"
         f"{as_markdown([heading, *rows])}\n\n"

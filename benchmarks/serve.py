@@ -1,7 +1,7 @@
 """`keystone serve` against openpi's own server, on the same policy with the same K, over loopback.
 
     KEYSTONE_UPSTREAM=… python -m benchmarks.serve                    # throughput and latency; see docs/upstream.md
-    python -m benchmarks.serve --reconnects 10000 --requests 200000   # memory over many requests and connections
+    python -m benchmarks.serve --soak                                 # memory over 200,000 requests and 10,000 reconnects
     python -m benchmarks.serve --fuzz 100000                          # fuzzed messages to each protocol
 
 Both servers are processes with one thread for the model. Blocks of requests to one and to the other alternate, so that other
@@ -25,11 +25,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import keystone_robotics as keystone
 from benchmarks import harness
 
 RESULTS = Path(__file__).parent / "results" / "serve.json"
@@ -48,7 +50,6 @@ def observation_dim(policy: str) -> int:
 
 def run_stock(policy: str, spec: str) -> None:
     """Openpi's own server, from its source, with a policy to which KeyStone is attached as docs/openpi.md says."""
-    import keystone_robotics as keystone
     from keystone_robotics.policies.load import load_agent
 
     path = Path(os.environ["KEYSTONE_UPSTREAM"]) / "openpi/src/openpi/serving/websocket_policy_server.py"
@@ -174,30 +175,46 @@ def compare(policy: str, k: int, requests: int, blocks: int, deadline_ms: float)
     return rows
 
 
-def memory(policy: str, requests: int, reconnects: int) -> dict[str, Any]:
-    """Resident memory of the server after a tenth of the requests and connections, and after all."""
-    from openpi_client.websocket_client_policy import WebsocketClientPolicy
+@keystone.factory
+def small_policy() -> Any:
+    """A policy whose rounds take a millisecond: what a soak measures is the server."""
+    import torch
 
-    dim = observation_dim(policy)
-    with server(ours(policy, "core-mean:k=4")) as (ports, process):
-        seen = []
+    from keystone_study.policies.flow import FlowConfig, FlowPolicy
+    from keystone_study.policies.flow_agent import FlowAgent
 
-        def note() -> None:
-            seen.append(process.memory_info().rss / 2**20)
+    torch.manual_seed(0)
+    config = FlowConfig(observation_dim=3, action_dim=2, horizon=6, n_action_steps=4, width=16, blocks=1)
+    return FlowAgent(FlowPolicy(config).eval())
 
+
+def soak(requests: int, reconnects: int, clients: int = 16) -> dict[str, Any]:
+    """Resident memory of the server after each tenth of the requests and connections."""
+    from openpi_client import msgpack_numpy
+    from websockets.sync.client import connect
+
+    message = msgpack_numpy.packb({STATE: np.zeros(3, np.float32), "prompt": "push"})
+
+    def act(url: str, count: int, connections: int) -> None:
+        for number in range(connections):
+            with connect(url, compression=None) as connection:
+                connection.recv()
+                for _ in range(count // connections + (number < count % connections)):
+                    connection.send(message)
+                    assert isinstance(connection.recv(), bytes), "refused"
+
+    with server(ours("benchmarks.serve:small_policy", "core-mean:k=2")) as (ports, process):
+        seen, url = [], f"ws://127.0.0.1:{ports['openpi']}"
         for part in range(10):
-            block(ports["openpi"], process, 8, max(requests // 80, 1), dim)
-            for _ in range(reconnects // 10):
-                client = WebsocketClientPolicy("127.0.0.1", ports["openpi"])
-                client._ws.close()
-            note()
-            print(f"{part + 1}/10: {seen[-1]:.1f} MiB", flush=True)
-    return {
-        "requests": requests,
-        "reconnects": reconnects,
-        "mib_after_a_tenth": round(seen[0], 1),
-        "mib_at_the_end": round(seen[-1], 1),
-    }
+            share = requests // 10 // clients, max(reconnects // 10 // clients, 1)
+            with ThreadPoolExecutor(clients) as pool:
+                for done in [pool.submit(act, url, *share) for _ in range(clients)]:
+                    done.result()
+            memory, begun = process.memory_info().rss / 2**20, sum(process.cpu_times()[:2])
+            seen.append(round(memory, 1))
+            print(f"{part + 1}/10: {memory:.1f} MiB, {process.num_fds()} files, {begun:.0f} s of CPU", flush=True)
+    done, connections = (10 * clients * one for one in share)
+    return {"requests": done, "reconnects": connections, "mib": seen}
 
 
 def fuzz(policy: str, count: int) -> dict[str, Any]:
@@ -278,8 +295,9 @@ def main() -> None:
     parser.add_argument("--per-client", type=int, default=40, help="requests of a client in a block")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--deadline-ms", type=float, default=100)
-    parser.add_argument("--requests", type=int, default=0, help="measure memory over so many requests")
-    parser.add_argument("--reconnects", type=int, default=0)
+    parser.add_argument("--soak", action="store_true", help="measure memory over many requests and connections")
+    parser.add_argument("--requests", type=int, default=200_000, help="of the soak")
+    parser.add_argument("--reconnects", type=int, default=10_000, help="of the soak")
     parser.add_argument("--fuzz", type=int, default=0, help="fuzzed messages to each protocol")
     parser.add_argument("--stock", action="store_true", help="run openpi's server")
     given = parser.parse_args()
@@ -287,8 +305,8 @@ def main() -> None:
         run_stock(given.policy, f"core-mean:k={given.k}")
         return
     written = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    if given.requests or given.reconnects:
-        written["memory"] = memory(given.policy, given.requests, given.reconnects)
+    if given.soak:
+        written["memory"] = soak(given.requests, given.reconnects)
     elif given.fuzz:
         written["fuzz"] = fuzz(given.policy, given.fuzz)
     else:

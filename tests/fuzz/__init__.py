@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fuzz.files import attack_readers, attack_stores
+from fuzz.messages import attack_groot, attack_lerobot, attack_openpi, attack_roboarena, attack_starvla
 from fuzz.selection import attack_paths, attack_user_rules
 from fuzz.text import attack_environment, attack_spec
 
@@ -27,6 +28,11 @@ TARGETS: dict[str, Callable[[np.random.Generator], int]] = {
     "environment": attack_environment,
     "readers": attack_readers,
     "stores": attack_stores,
+    "openpi": attack_openpi,
+    "roboarena": attack_roboarena,
+    "starvla": attack_starvla,
+    "groot": attack_groot,
+    "lerobot": attack_lerobot,
 }
 
 #: Seconds after which a case counts as hanging; the first may compile the kernel, on a busy machine.

@@ -151,6 +151,23 @@ def test_what_is_not_there_is_one_line(tmp_path, capsys, arguments, said):
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("link", ["rerun", "rerun/push_first_episode_0.rrd"])
+def test_links_in_a_run_are_not_followed(tmp_path, capsys, link):
+    run = write_run_with_rounds(tmp_path / "run", {"first": (0.5, 1)}, episodes=3)
+    target = tmp_path / "mine"
+    if link == "rerun":
+        target.mkdir()
+    else:
+        target.write_text("mine")
+        (run / "rerun").mkdir()
+    (run / link).symlink_to(target)
+    given = ["view", str(run), "--task", "push", "--headless", "--no-replay"]
+    assert main(given) == 2
+    assert f"{link} is a link to {target}" in capsys.readouterr().err
+    assert list(target.iterdir()) == [] if target.is_dir() else target.read_text() == "mine"
+    assert main([*given, "--out", str(tmp_path / "a.rrd")]) == 0
+
+
 def test_without_rerun_it_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "rerun", None)
     assert main(["view", str(tmp_path), "--headless"]) == 2

@@ -60,6 +60,8 @@ def run(
         raise KeystoneError("no episode was given: --episode 0")
     found = find_episodes(run, episode, task, arm, repeat)
     files = _files(out or run / "rerun", [one.file_name for one in found])
+    if out is None:
+        _refuse_links(files)
     calibration = None if alarm is None else Calibration.load(alarm)
     function = None if path is None else load_function(path)
     robot = Robot.of(run) if replay else Robot()
@@ -81,6 +83,13 @@ def _files(out: Path, names: Sequence[str]) -> list[Path]:
     if len(names) > 1:
         raise KeystoneError(f"--out {out} is one file, and there are {len(names)} episodes: expected a folder")
     return [out]
+
+
+def _refuse_links(files: Sequence[Path]) -> None:
+    """A run from somebody else may have links in it: a recording would replace what they point to."""
+    for path in (files[0].parent, *files):
+        if path.is_symlink():
+            raise KeystoneError(f"{path} is a link to {path.readlink()}: remove it, or say where to write with --out")
 
 
 def _open(files: Sequence[Path], say: object) -> None:

@@ -45,6 +45,7 @@ def read(service: Service, message: bytes) -> dict[Any, Any]:
 async def _reply(service: Service, client: Client, request: dict[Any, Any]) -> Any:
     endpoint, data = request.get("endpoint", "get_action"), request.get("data")
     data = data if isinstance(data, dict) else {}
+    endpoint = endpoint if isinstance(endpoint, str) else type(endpoint).__name__  # an array is equal to no text
     if endpoint == "ping":
         return {"status": "ok", "message": "Server is running"}
     if endpoint == "reset":
@@ -55,7 +56,7 @@ async def _reply(service: Service, client: Client, request: dict[Any, Any]) -> A
     if endpoint == "get_action":
         return await _get_action(service, client, data)
     raise Refused(
-        "message", f"endpoint {str(endpoint)[:50]!a}: expected get_action, reset, ping or get_modality_config; stop the server "
+        "message", f"endpoint {endpoint[:50]!a}: expected get_action, reset, ping or get_modality_config; stop the server "
         "with SIGTERM"
     )  # fmt: skip
 
@@ -128,7 +129,7 @@ def _robots(service: Service, observation: Any) -> tuple[list[dict[str, Any]], l
 
 def _text(value: Any, row: int) -> str:
     """The instruction of a row; clients send text, (B,) or (B, T) of it."""
-    while isinstance(value, (list, tuple, np.ndarray)) and len(value):
+    while isinstance(value, (list, tuple, np.ndarray)) and getattr(value, "ndim", 1) and len(value):
         value = value[row if row < len(value) else -1]
     return str(value)[:4096]
 

@@ -23,6 +23,7 @@ async def answer(service: Service, client: Client, message: bytes) -> bytes | st
         raise Refused("message", f"the message is a {type(request).__name__}: expected a dict with examples")
     about = {"type": "inference_result", "request_id": request.get("request_id", "default")}
     kind, payload = request.get("type", "infer"), request.get("payload", request)
+    kind = kind if isinstance(kind, str) else type(kind).__name__  # an array is equal to no text
     if kind == "ping":
         return pack_openpi({"status": "ok", "ok": True, **about, "type": "ping"})
     try:
@@ -30,7 +31,7 @@ async def answer(service: Service, client: Client, message: bytes) -> bytes | st
             service.reset(client, payload if isinstance(payload, dict) else {})
             return pack_openpi({"status": "ok", "ok": True, **about, "type": "reset"})
         if kind not in ("infer", "predict_action") or not isinstance(payload, dict):
-            raise Refused("observation", f"type {str(kind)[:50]!a}: expected infer, ping or reset, with a payload")
+            raise Refused("observation", f"type {kind[:50]!a}: expected infer, ping or reset, with a payload")
         data = await _predict(service, client, {k: v for k, v in payload.items() if k not in ("type", "request_id")})
     except Refused as refusal:
         return pack_openpi({"status": "error", "ok": False, **about, "error": {"message": str(refusal)}})
