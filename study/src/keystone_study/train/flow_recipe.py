@@ -10,7 +10,7 @@ from torch import Tensor
 
 from keystone_study.policies.flow import FlowConfig, FlowPolicy, save_flow
 from keystone_study.train.demonstration import Demonstration
-from keystone_study.train.experts import Expert
+from keystone_study.train.expert import Expert
 from keystone_study.train.windows import ACTION_FLOOR, OBSERVATION_FLOOR, cut_windows, statistics
 
 
