@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keystone_robotics.environments.aloha import Aloha
 from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
 from keystone_robotics.environments.lerobot import LEROBOT, LeRobotBenchmark
 from keystone_robotics.environments.metaworld import MetaWorld
@@ -13,7 +14,9 @@ from keystone_robotics.named import is_reference, make_named
 
 __all__ = ["BENCHMARKS", "Array", "Benchmark", "Observation", "find_benchmark"]
 
-BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (MetaWorld(), PushT(), OGBench())}
+BENCHMARKS: dict[str, Benchmark] = {
+    benchmark.name: benchmark for benchmark in (MetaWorld(), PushT(), OGBench(), Aloha())
+}
 
 
 def find_benchmark(name: str, max_steps: int | None = None) -> Benchmark:

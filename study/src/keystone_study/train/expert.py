@@ -26,6 +26,9 @@ class Expert(ABC):
         regimes: names of the regimes of imperfection.
         relative: action dimensions that are positions, which a policy may learn relative to the robot's own.
         motion: action dimensions that are motions: zero in all of them holds still.
+        horizon: steps in a chunk of a policy for this benchmark ...
+        n_action_steps: ... and how many of them are executed.
+        width: of the hidden layers of a flow policy for it.
         packages: distributions whose versions affect demonstrations.
     """
 
@@ -34,6 +37,9 @@ class Expert(ABC):
     regimes: ClassVar[tuple[str, ...]]
     relative: ClassVar[tuple[int, ...]] = ()
     motion: ClassVar[tuple[int, ...]] = ()
+    horizon: ClassVar[int] = 16
+    n_action_steps: ClassVar[int] = 8
+    width: ClassVar[int] = 192
     packages: ClassVar[tuple[str, ...]]
 
     @abstractmethod

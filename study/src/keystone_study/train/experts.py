@@ -13,6 +13,7 @@ from keystone_robotics.environments.benchmark import Array
 from keystone_robotics.environments.metaworld import STATE, MetaWorldEnv
 from keystone_robotics.environments.pusht import PushTEnv
 from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_study.train.aloha_expert import AlohaExpert
 from keystone_study.train.demonstration import Demonstration
 from keystone_study.train.expert import Expert, attempt_random
 from keystone_study.train.imperfection import REGIMES, ImperfectDemonstrator
@@ -122,7 +123,7 @@ def _pusht_settings(regime: str) -> ExpertSettings:
 
 
 EXPERTS: dict[str, Expert] = {
-    expert.benchmark.name: expert for expert in (MetaWorldExpert(), PushTExperts(), OGBenchExpert())
+    expert.benchmark.name: expert for expert in (MetaWorldExpert(), PushTExperts(), OGBenchExpert(), AlohaExpert())
 }
 
 
