@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from keystone_robotics.environments.aloha import Aloha
 from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
 from keystone_robotics.environments.lerobot import LEROBOT, LeRobotBenchmark
 from keystone_robotics.environments.metaworld import MetaWorld
+from keystone_robotics.environments.ogbench import OGBench
 from keystone_robotics.environments.pusht import PushT
 from keystone_robotics.environments.registered import GYMNASIUM, Registered
 from keystone_robotics.errors import KeystoneError, nearest_name
@@ -12,7 +14,9 @@ from keystone_robotics.named import is_reference, make_named
 
 __all__ = ["BENCHMARKS", "Array", "Benchmark", "Observation", "find_benchmark"]
 
-BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (MetaWorld(), PushT())}
+BENCHMARKS: dict[str, Benchmark] = {
+    benchmark.name: benchmark for benchmark in (MetaWorld(), PushT(), OGBench(), Aloha())
+}
 
 
 def find_benchmark(name: str, max_steps: int | None = None) -> Benchmark:

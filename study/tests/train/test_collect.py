@@ -10,7 +10,8 @@ from keystone_robotics.environments import BENCHMARKS
 from keystone_robotics.errors import KeystoneError
 from keystone_study.train.collect import FLUSH, collect
 from keystone_study.train.demonstration import Demonstration
-from keystone_study.train.experts import FIRST_SEED, Expert, attempt_random, find_expert
+from keystone_study.train.expert import FIRST_SEED, Expert, attempt_random
+from keystone_study.train.experts import find_expert
 
 METAWORLD = find_expert("metaworld")
 

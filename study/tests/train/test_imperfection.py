@@ -7,14 +7,13 @@ from keystone_study.train.imperfection import REGIMES, ImperfectDemonstrator, Im
 
 
 def demonstrator(seed: int = 0, **settings: object) -> ImperfectDemonstrator:
-    return ImperfectDemonstrator(Imperfection(**settings), np.random.default_rng(seed))
+    return ImperfectDemonstrator(Imperfection(**settings), np.random.default_rng(seed), motion=3)
 
 
 def test_without_imperfection_the_expert_is_followed():
     steady = demonstrator()
-    state = np.arange(39.0)
     for action in ([0.5, -1.0, 0.25, 1.0], [7.0, 0.0, -7.0, -3.0]):
-        np.testing.assert_array_equal(steady.perceive(state), state)
+        assert steady.aiming_error() == 0.0
         np.testing.assert_array_equal(steady.move(np.array(action)), np.clip(action, -1, 1).astype(np.float32))
 
 
@@ -37,21 +36,13 @@ def test_speed_is_drawn_once_an_episode_from_its_range():
     assert 0.87 < max(speeds) <= 0.9
 
 
-def test_aim_is_held_for_a_segment_and_moves_only_the_object_along_x():
+def test_aim_is_held_for_a_segment():
     astray = demonstrator(aim=0.04, aim_spread=0.006, aim_share=0.35, hold=30)
-    offsets = np.array([astray.perceive(np.zeros(39)) for _ in range(30 * 400)])
-    assert not np.delete(offsets, 4, axis=1).any()
-    segments = offsets[:, 4].reshape(400, 30)
+    segments = np.array([astray.aiming_error() for _ in range(30 * 400)]).reshape(400, 30)
     assert (segments == segments[:, :1]).all()
     misjudged = segments[segments[:, 0] != 0, 0]
     assert len(misjudged) / 400 == pytest.approx(0.35, abs=0.07)
     assert misjudged.mean() == pytest.approx(0.04, abs=0.002)
-
-
-def test_perceiving_leaves_the_state_alone():
-    state = np.zeros(39)
-    demonstrator(aim=0.04, aim_share=1.0).perceive(state)
-    assert not state.any()
 
 
 def test_hesitation_stops_the_motion_for_a_few_steps_and_keeps_the_gripper():
@@ -66,7 +57,7 @@ def test_hesitation_stops_the_motion_for_a_few_steps_and_keeps_the_gripper():
 
 @pytest.mark.parametrize("name", REGIMES)
 def test_regimes_execute_within_the_robots_range(name: str):
-    one = ImperfectDemonstrator(REGIMES[name], np.random.default_rng(1))
+    one = ImperfectDemonstrator(REGIMES[name], np.random.default_rng(1), motion=3)
     moves = np.array([one.move(np.array([3.0, -3, 0, 2])) for _ in range(500)])
     assert moves.dtype == np.float32
     assert np.abs(moves).max() <= 1

@@ -34,7 +34,7 @@ def run(
     Args:
         experiment: name.
         quick: a test run on a few episodes, too few for a conclusion. `main` still tries all of its 100 arms: some hundred
-            episodes and minutes of CPU for each of 13 workloads; `--workloads metaworld-mixed` runs one.
+            episodes and minutes of CPU for each of 15 workloads; `--workloads metaworld-mixed` runs one.
         out: output folder; a quick run is stored in its subfolder `quick`.
         workloads: a subset of the experiment's workloads; not for figures. Default all.
         workers: number of processes on this machine, or of concurrent shards on Ray.

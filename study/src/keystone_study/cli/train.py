@@ -22,10 +22,11 @@ def run(
 
     Args:
         out: folder for the policy; temporary files are in its subfolder `work`.
-        env: benchmark: metaworld or pusht.
-        tasks: tasks that one policy learns together; default six of Meta-World, or PushT's one.
-        regime: imperfection of the demonstrations: clean, noisy (noisy, slow), mixed (two modes of aim) or, in Meta-World,
-            misled (the larger mode aims beside the object).
+        env: benchmark: metaworld, pusht, ogbench or aloha.
+        tasks: tasks that one policy learns together; default six of Meta-World, the one of PushT or ALOHA, or the
+            five of OGBench's cube-single.
+        regime: imperfection of the demonstrations: clean, noisy (noisy, slow), mixed (two modes of aim) or, except
+            in PushT, misled (the larger mode aims beside the object).
         demonstrations: number of successful demonstrations of each task.
         policy: flow (a compact flow-matching policy) or diffusion (LeRobot's Diffusion Policy).
         iterations: number of optimiser steps.

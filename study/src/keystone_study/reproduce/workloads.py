@@ -126,6 +126,16 @@ WORKLOADS: dict[str, Workload] = {
             "chosen on, other initial states.",
         ),
         Workload(
+            "cube-single-mixed", "OGBench cube, mixed", "cube-single-mixed", "ogbench", 20, 1,
+            "Five tasks, actions with five dimensions. In 35 % of the stretches the hand aims 4 cm to one side.",
+            chosen_on=(6, 19), reported_on=26,
+        ),
+        Workload(
+            "cube-single-noisy", "OGBench cube, noisy", "cube-single-noisy", "ogbench", 20, 1,
+            "Five tasks, actions with five dimensions. Demonstrated slowly, with an unsteady hand.",
+            chosen_on=(6, 19), reported_on=26,
+        ),
+        Workload(
             "choosing-metaworld", "Meta-World, for choosing", "metaworld-mixed", "metaworld", 20, 1,
             "The six tasks that rules and settings were chosen on, demonstrated as mixed.", seed=CHOOSING_SEED,
         ),
@@ -159,4 +169,6 @@ MAIN_WORKLOADS = (
     "metaworld-misled",
     "metaworld-easy",
     "diffusion",
+    "cube-single-mixed",
+    "cube-single-noisy",
 )

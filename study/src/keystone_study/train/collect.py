@@ -12,7 +12,7 @@ import numpy as np
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import atomic_write
 from keystone_study.train.demonstration import Demonstration
-from keystone_study.train.experts import Expert
+from keystone_study.train.expert import Expert
 from keystone_study.train.progress import ProgressCallback, no_progress
 
 FLUSH = 5  #: store after this many demonstrations: a few seconds of work

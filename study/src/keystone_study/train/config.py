@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError, nearest_name
-from keystone_study.train.experts import Expert, find_expert
+from keystone_study.train.expert import Expert
+from keystone_study.train.experts import find_expert
 
 POLICIES = ("flow", "diffusion")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError
 from keystone_study.train.demonstration import Demonstration
-from keystone_study.train.experts import Expert
+from keystone_study.train.expert import Expert
 from keystone_study.train.windows import OBSERVATION_FLOOR, Statistics, Windows, cut_windows, statistics
 
 #: What differs from LeRobot's defaults. The network predicts the clean chunk, not the noise: with ten steps of DDIM and

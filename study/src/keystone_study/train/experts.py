@@ -4,66 +4,26 @@ from __future__ import annotations
 
 import functools
 import warnings
-import zlib
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from keystone_robotics.environments import BENCHMARKS, Benchmark, Observation
+from keystone_robotics.environments import BENCHMARKS, Observation
 from keystone_robotics.environments.benchmark import Array
 from keystone_robotics.environments.metaworld import STATE, MetaWorldEnv
 from keystone_robotics.environments.pusht import PushTEnv
 from keystone_robotics.errors import KeystoneError, nearest_name
-from keystone_robotics.evaluate.config import DEMONSTRATIONS
+from keystone_study.train.aloha_expert import AlohaExpert
 from keystone_study.train.demonstration import Demonstration
-from keystone_study.train.imperfection import MOTION, REGIMES, ImperfectDemonstrator
+from keystone_study.train.expert import Expert, attempt_random
+from keystone_study.train.imperfection import REGIMES, ImperfectDemonstrator
+from keystone_study.train.ogbench_expert import OGBenchExpert
 
 if TYPE_CHECKING:
     from keystone_study.train.pusht_expert import ExpertSettings
 
-#: Initial states of demonstrations are drawn with seeds from the first of these up to the second. Evaluation takes 0, 1, 2,
-#: ...: no policy is evaluated on a state that it was trained on.
-FIRST_SEED, LAST_SEED = DEMONSTRATIONS, 2**31
-
-
-class Expert(ABC):
-    """Demonstrates the tasks of one benchmark.
-
-    Attributes:
-        benchmark: the tasks.
-        default_tasks: training tasks if the user names none.
-        regimes: names of the regimes of imperfection.
-        relative: action dimensions that are positions, which a policy may learn relative to the robot's own.
-        motion: action dimensions that are motions: zero in all of them holds still.
-        packages: distributions whose versions affect demonstrations.
-    """
-
-    benchmark: ClassVar[Benchmark]
-    default_tasks: ClassVar[tuple[str, ...]]
-    regimes: ClassVar[tuple[str, ...]]
-    relative: ClassVar[tuple[int, ...]] = ()
-    motion: ClassVar[tuple[int, ...]] = ()
-    packages: ClassVar[tuple[str, ...]]
-
-    @abstractmethod
-    def describe(self, regime: str) -> str:
-        """Everything but task, seed and index that a demonstration depends on; identifies stored ones."""
-
-    @abstractmethod
-    def demonstrate(self, task: str, regime: str, seed: int, index: int) -> Demonstration:
-        """The attempt number ``index``, successful or not: a function of these four alone, whatever was done before."""
-
-
-def attempt_random(task: str, regime: str, seed: int, index: int) -> tuple[np.random.Generator, int]:
-    """The random numbers of one attempt, and the seed of its initial state.
-
-    >>> random, state_seed = attempt_random("reach-v3", "clean", seed=0, index=3)
-    >>> 2**30 <= state_seed < 2**31
-    True
-    """
-    random = np.random.default_rng([zlib.crc32(f"{task}/{regime}".encode()), seed, index])
-    return random, int(random.integers(FIRST_SEED, LAST_SEED))
+MOTION = 3  #: the first dimensions of a Meta-World action, the hand's motion; what follows is the gripper
+OBJECT_X = 4  #: where Meta-World's observation holds x (m) of the object that is handled first
 
 
 class MetaWorldExpert(Expert):
@@ -96,7 +56,7 @@ class MetaWorldExpert(Expert):
         from metaworld.policies import ENV_POLICY_MAP
 
         random, state_seed = attempt_random(task, regime, seed, index)
-        env, demonstrator = _metaworld_env(task), ImperfectDemonstrator(REGIMES[regime], random)
+        env, demonstrator = _metaworld_env(task), ImperfectDemonstrator(REGIMES[regime], random, MOTION)
         script = ENV_POLICY_MAP[task]()
         observation, _ = env.reset(seed=state_seed)
         seen: list[Observation] = []
@@ -104,7 +64,8 @@ class MetaWorldExpert(Expert):
         last = self.max_steps
         success = False
         while len(actions) < last:
-            believed = demonstrator.perceive(observation["environment_state"][:STATE].astype(np.float64))
+            believed = observation["environment_state"][:STATE].astype(np.float64)
+            believed[OBJECT_X] += demonstrator.aiming_error()
             action = demonstrator.move(script.get_action(believed))
             seen.append(observation)
             actions.append(action)
@@ -161,7 +122,9 @@ def _pusht_settings(regime: str) -> ExpertSettings:
     return settings[regime]
 
 
-EXPERTS: dict[str, Expert] = {expert.benchmark.name: expert for expert in (MetaWorldExpert(), PushTExperts())}
+EXPERTS: dict[str, Expert] = {
+    expert.benchmark.name: expert for expert in (MetaWorldExpert(), PushTExperts(), OGBenchExpert(), AlohaExpert())
+}
 
 
 def find_expert(benchmark: str) -> Expert:
@@ -169,7 +132,7 @@ def find_expert(benchmark: str) -> Expert:
 
     >>> find_expert("pushT")
     Traceback (most recent call last):
-    keystone_robotics.errors.KeystoneError: there is no expert for 'pushT': did you mean 'pusht'? Known: metaworld, pusht
+    keystone_robotics.errors.KeystoneError: there is no expert for 'pushT': did you mean 'pusht'? ...
     """
     if benchmark not in EXPERTS:
         raise KeystoneError(f"there is no expert for {benchmark!r}: {nearest_name(benchmark, EXPERTS)}")

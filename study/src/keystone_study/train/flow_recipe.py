@@ -10,7 +10,7 @@ from torch import Tensor
 
 from keystone_study.policies.flow import FlowConfig, FlowPolicy, save_flow
 from keystone_study.train.demonstration import Demonstration
-from keystone_study.train.experts import Expert
+from keystone_study.train.expert import Expert
 from keystone_study.train.windows import ACTION_FLOOR, OBSERVATION_FLOOR, cut_windows, statistics
 
 
@@ -23,7 +23,14 @@ class FlowRecipe:
 
     def __init__(self, demonstrations: Sequence[Demonstration], expert: Expert, seed: int) -> None:
         one = demonstrations[0]
-        config = FlowConfig(one.environment_state.shape[1], one.actions.shape[1], relative=expert.relative)
+        config = FlowConfig(
+            one.environment_state.shape[1],
+            one.actions.shape[1],
+            horizon=expert.horizon,
+            n_action_steps=expert.n_action_steps,
+            relative=expert.relative,
+            width=expert.width,
+        )
         windows = cut_windows(demonstrations, config.horizon, expert.motion, expert.relative)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 
 from keystone_robotics.environments.benchmark import Array
 
-MOTION = 3  #: the first dimensions of a Meta-World action, the hand's motion; what follows is the gripper
-OBJECT = slice(4, 7)  #: where Meta-World's observation holds the position (m) of the object that is handled first
-
 
 @dataclass(frozen=True)
 class Imperfection:
@@ -51,40 +48,44 @@ REGIMES: dict[str, Imperfection] = {
 
 
 class ImperfectDemonstrator:
-    """The demonstrator of one episode: alters what the expert observes and what it commands.
+    """The demonstrator of one episode: errs about where the object is, and in what it commands.
 
-    >>> demonstrator = ImperfectDemonstrator(REGIMES["clean"], np.random.default_rng(0))
-    >>> seen = demonstrator.perceive(np.zeros(39))
+    Args:
+        imperfection: how.
+        random: all randomness.
+        motion: dimensions of an action that are motions, the first ones; what follows is the gripper.
+
+    >>> demonstrator = ImperfectDemonstrator(REGIMES["clean"], np.random.default_rng(0), motion=3)
+    >>> demonstrator.aiming_error()
+    0.0
     >>> demonstrator.move(np.array([9.0, 0.0, 0.0, 1.0])).dtype
     dtype('float32')
     """
 
-    def __init__(self, imperfection: Imperfection, random: np.random.Generator) -> None:
+    def __init__(self, imperfection: Imperfection, random: np.random.Generator, motion: int) -> None:
         self._imperfection, self._random = imperfection, random
         self._speed = random.uniform(*imperfection.speed)
-        self._noise = np.zeros(MOTION)
+        self._noise = np.zeros(motion)
         self._offset = 0.0
         self._step = self._pause_left = 0
 
-    def perceive(self, state: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(39,) the state as the expert sees it: the object may be displaced. Call once per step."""
+    def aiming_error(self) -> float:
+        """How far (m, along x) the object is believed to be from where it is. Call once per step."""
         settings = self._imperfection
         if self._step % settings.hold == 0:
             misjudged = self._random.random() < settings.aim_share
             self._offset = self._random.normal(settings.aim, settings.aim_spread) * misjudged
         self._step += 1
-        believed = state.copy()
-        believed[OBJECT.start] += self._offset
-        return believed
+        return self._offset
 
     def move(self, action: NDArray[np.floating]) -> Array:
-        """(4,) the executed action, from -1 to 1, for the expert's ``action`` (4,). Call once per step."""
-        settings, random = self._imperfection, self._random
+        """(D,) the executed action, from -1 to 1, for the expert's ``action`` (D,). Call once per step."""
+        settings, random, motion = self._imperfection, self._random, len(self._noise)
         executed = np.clip(np.asarray(action, np.float64), -1.0, 1.0)
-        executed[:MOTION] *= 0.0 if self._pauses() else self._speed
+        executed[:motion] *= 0.0 if self._pauses() else self._speed
         rho = settings.correlation
-        self._noise = rho * self._noise + np.sqrt(1 - rho**2) * random.normal(size=MOTION)
-        executed[:MOTION] += settings.noise * self._noise
+        self._noise = rho * self._noise + np.sqrt(1 - rho**2) * random.normal(size=motion)
+        executed[:motion] += settings.noise * self._noise
         result: Array = np.clip(executed, -1.0, 1.0).astype(np.float32)
         return result
 

@@ -19,7 +19,7 @@ from keystone_robotics.policies.load import RECORD
 from keystone_study.train.collect import Collection, collect
 from keystone_study.train.config import TrainingConfig
 from keystone_study.train.demonstration import Demonstration
-from keystone_study.train.experts import Expert
+from keystone_study.train.expert import Expert
 from keystone_study.train.optimise import Learner, Schedule, optimise
 from keystone_study.train.progress import ProgressCallback, progress_bar
 
