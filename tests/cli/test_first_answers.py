@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-HEAVY = ("torch", "numba", "scipy", "matplotlib", "gymnasium", "lerobot", "transformers", "ray", "rerun")
+HEAVY = ("torch", "numba", "scipy", "matplotlib", "mujoco", "lerobot", "transformers", "ray", "rerun")
 #: Arguments, exit code, and what the answer contains.
 CASES = [
     (["recipes"], 0, "smolvla"),
@@ -27,6 +27,11 @@ CASES = [
     (["report", "--help"], 0, "--arms"),
     (["view", "--help"], 0, "--headless"),
     (["inspect", "x", "y", "--arm", "kesytone"], 2, "did you mean 'keystone'?"),
+    (["eval", "--policy", "metaworld-mixt", "--env", "metaworld"], 2, "did you mean 'metaworld-mixed'"),
+    (["eval", "--policy", "metaworld-mixed", "--env", "metawurld"], 2, "did you mean 'metaworld'?"),
+    (["tune", "--policy", "metaworld-mixt", "--env", "metaworld"], 2, "did you mean 'metaworld-mixed'"),
+    (["report", "no-such-run"], 2, "no-such-run does not exist"),
+    (["compare", "no-such-run"], 2, "no-such-run does not exist"),
     (["--version"], 0, "keystone "),
     (["--help"], 0, "roofline"),  # every command, the study's too
     (["evla"], 2, "there is no command 'evla': did you mean 'eval'?"),

@@ -90,7 +90,10 @@ def run(
     values.update({name: value for name, value in given.items() if value is not None})
     config_from(
         values, ("unknown",)
-    )  # wrong values are said at once: the tasks of a policy are known to what imports torch
+    )  # wrong values are said at once, and so are unknown policies and environments: before torch is imported
+    from keystone_robotics.policies.load import check_names
+
+    check_names(values.get("policy"), values.get("env"))
 
     from rich.console import Console
 

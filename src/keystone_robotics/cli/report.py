@@ -34,8 +34,10 @@ def run(
     """
     from rich.console import Console
 
-    from keystone_robotics.report.page.data import page_data
     from keystone_robotics.report.page.read import read_runs
+
+    found = read_runs(runs, flat(arms))  # what cannot be read is said before torch is imported
+    from keystone_robotics.report.page.data import page_data
     from keystone_robotics.report.page.write import write_page
 
     calibration = None
@@ -43,7 +45,7 @@ def run(
         from keystone_robotics.monitor.calibration import Calibration
 
         calibration = Calibration.load(alarm)
-    data = page_data(read_runs(runs, flat(arms)), paired, alarm=calibration, films=films)
+    data = page_data(found, paired, alarm=calibration, films=films)
     size = write_page(out, data)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(data["headline"], style="bold")

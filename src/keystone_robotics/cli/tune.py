@@ -74,6 +74,9 @@ def run(
     if arm and space:
         raise KeystoneError(f"--arm replaces the arms of --space {space}: give one of both")
 
+    from keystone_robotics.policies.load import check_names
+
+    check_names(policy, env)
     from rich.console import Console
 
     from keystone_robotics.evaluate.config import config_from

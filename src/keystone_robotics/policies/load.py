@@ -7,8 +7,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from keystone_robotics.environments import find_benchmark
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.named import is_reference, make_named
@@ -58,6 +56,14 @@ def trained_on(name: str) -> tuple[str, ...]:
     """The tasks that a policy was trained on, if ``keystone train`` recorded them."""
     record = _record(name)
     return () if record is None else tuple(record["tasks"])
+
+
+def check_names(policy: Any, env: Any) -> None:
+    """Raise a KeystoneError if a policy or an environment is given by a name that nothing has. Imports no torch."""
+    if isinstance(policy, str):
+        find_policy(policy)
+    if isinstance(env, str) and not is_reference(env):
+        find_benchmark(env)
 
 
 def default_tasks(policy: Any, env: Any) -> tuple[str, ...]:
@@ -124,6 +130,8 @@ def find_provider(folder: Path | None) -> PolicyProvider | None:
 
 def check_device(name: str, here: bool = False) -> None:
     """Raise a KeystoneError if the name is not a device; with ``here``, also if this machine does not have it."""
+    import torch  # late: whether a policy exists is said without it
+
     try:
         device = torch.device(name)
         if here:

@@ -9,13 +9,24 @@ import tyro
 
 from keystone_robotics.errors import KeystoneError, nearest_name
 
+#: Seconds of CPU of `--quick --workloads metaworld-mixed` and of figures, in all processes of the command. Measured on
+#: 2026-11-18 on one core of an AMD EPYC that others used, too; `main` from 296 of its 530 episodes, which took 73.
+QUICK_CPU_SECONDS = {"main": 130, "adaptive": 37, "ablations": 60, "figure2": 20}
+QUICK_COST = (
+    "seconds of CPU for one workload of Meta-World: "
+    + ", ".join(f"{name} {seconds}" for name, seconds in QUICK_CPU_SECONDS.items())
+    + "; main has 15 workloads"
+)
+
 
 def run(
     experiment: Annotated[
         Literal["main", "search", "alarms", "adaptive", "ablations", "choosing", "figure1", "figure2"],
         tyro.conf.Positional,
     ],
-    quick: bool = False,
+    quick: Annotated[
+        bool, tyro.conf.arg(help=f"a test run on a few episodes, too few for a conclusion; {QUICK_COST}")
+    ] = False,
     out: Path = Path("out/reproduce"),
     workloads: tuple[str, ...] = (),
     workers: int = 1,
@@ -33,8 +44,6 @@ def run(
 
     Args:
         experiment: name.
-        quick: a test run on a few episodes, too few for a conclusion. `main` still tries all of its 100 arms: some hundred
-            episodes and minutes of CPU for each of 15 workloads; `--workloads metaworld-mixed` runs one.
         out: output folder; a quick run is stored in its subfolder `quick`.
         workloads: a subset of the experiment's workloads; not for figures. Default all.
         workers: number of processes on this machine, or of concurrent shards on Ray.

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from keystone_robotics.errors import KeystoneError
+from keystone_study.policies import TYPE
 
-TYPE = "keystone-flow"  #: in config.json, where LeRobot's checkpoints have the type of their policy
 WEIGHTS = "model.safetensors"
 
 
