@@ -113,7 +113,7 @@ def serve_table() -> str:
         for row in results["throughput"]
     ]  # fmt: skip
     deadline = next(row["deadline_ms"] for row in results["throughput"] if "deadline_ms" in row)
-    memory, tried, machine = results["memory"], results["fuzz"]["fuzzed"], results["machine"]
+    memory, tried, machine = results["memory"], results["fuzz"], results["machine"]
     first, last = memory["mib"][0], memory["mib"][-1]
     return (
         f"`{results['throughput'][0]['policy']}`, K = {results['throughput'][0]['k_asked']}, deadline {deadline:g} ms:\n\n"

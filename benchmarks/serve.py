@@ -16,7 +16,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import random
 import re
 import socket
 import statistics
@@ -217,74 +216,17 @@ def soak(requests: int, reconnects: int, clients: int = 16) -> dict[str, Any]:
     return {"requests": done, "reconnects": connections, "mib": seen}
 
 
-def fuzz(policy: str, count: int) -> dict[str, Any]:
-    """Mutated messages to openpi's, StarVLA's and GR00T's protocol, while one honest client checks its replies."""
-    import zmq
-    from openpi_client import msgpack_numpy
-    from openpi_client.websocket_client_policy import WebsocketClientPolicy
-    from websockets.exceptions import ConnectionClosed
-    from websockets.sync.client import connect
-
-    dim, rng = observation_dim(policy), random.Random(0)
-    state = np.zeros(dim, np.float32)
-    good = {
-        "openpi": msgpack_numpy.packb({STATE: state, "prompt": "push"}),
-        "starvla": msgpack_numpy.packb(
-            {"type": "infer", "payload": {"examples": [{"image": [], "lang": "x", "state": state}]}}
-        ),
-        "groot": msgpack_numpy.packb(
-            {"endpoint": "get_action", "data": {"observation": {"state": {"x": state[None, None]}}}}
-        ),
+def fuzz(count: int) -> dict[str, int]:
+    """Fuzzed messages of each protocol, by `python -m fuzz` (tests/fuzz/messages.py), which raises if something gives way."""
+    names = ["openpi", "roboarena", "starvla", "groot", "lerobot"]
+    command = [sys.executable, "-m", "fuzz", "--seconds", "1e9", "--count", str(-(-count // 100)), "--only", *names]
+    path = os.pathsep.join([str(harness.ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return {
+        name: int(tried) for name, tried in re.findall(r"^(\w+) +\d+ cases +(\d+) tried", done.stdout, re.MULTILINE)
     }
-    tried = dict.fromkeys(good, 0)
-    command = ours(policy, "core-mean:k=2,seed=0")
-    command[command.index("openpi:0")] = "openpi:0,starvla:0,groot:0"
-    with server(command) as (ports, process):
-        honest = WebsocketClientPolicy("127.0.0.1", ports["openpi"])
-        ask = {STATE: state, "keystone_seed": 1}
-        expected = honest.infer(ask)["actions"]
-        context = zmq.Context()
-        for number in range(count):
-            for name, message in good.items():
-                data = mutate(message, rng)
-                tried[name] += 1
-                if name == "groot":
-                    request = context.socket(zmq.REQ)
-                    request.setsockopt(zmq.LINGER, 0)
-                    request.setsockopt(zmq.RCVTIMEO, 20_000)
-                    request.connect(f"tcp://127.0.0.1:{ports[name]}")
-                    request.send(data)
-                    request.recv()
-                    request.close()
-                    continue
-                with (
-                    connect(f"ws://127.0.0.1:{ports[name]}", compression=None) as connection,
-                    contextlib.suppress(ConnectionClosed),
-                ):
-                    connection.recv()
-                    connection.send(data)
-                    connection.recv(timeout=20)
-            if number % 50 == 0:
-                assert np.allclose(honest.infer(ask)["actions"], expected, atol=1e-5), "a wrong reply to somebody else"
-        assert process.is_running()
-    return {"fuzzed": tried}
-
-
-def mutate(message: bytes, rng: random.Random) -> bytes:
-    """A message with a few bytes changed, cut, repeated or inserted."""
-    data = bytearray(message)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(data) or 1)
-        kind = rng.randrange(4)
-        if kind == 0 and data:
-            data[at] = rng.randrange(256)
-        elif kind == 1:
-            del data[at : at + rng.randint(1, 64)]
-        elif kind == 2:
-            data[at:at] = data[at : at + rng.randint(1, 64)]
-        else:
-            data[at:at] = rng.randbytes(rng.randint(1, 8))
-    return bytes(data)
 
 
 def main() -> None:
@@ -308,7 +250,7 @@ def main() -> None:
     if given.soak:
         written["memory"] = soak(given.requests, given.reconnects)
     elif given.fuzz:
-        written["fuzz"] = fuzz(given.policy, given.fuzz)
+        written["fuzz"] = fuzz(given.fuzz)
     else:
         written["throughput"] = compare(given.policy, given.k, given.per_client, given.blocks, given.deadline_ms)
     written["machine"] = harness.describe_machine("python -m benchmarks.serve")

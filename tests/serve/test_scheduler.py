@@ -1,6 +1,7 @@
 """Which robots are answered in which round, and with which K: a pure function of queue, latencies and clock."""
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -163,8 +164,8 @@ def test_the_slowest_but_one_of_the_last_rounds_corrects_all_settings(times):
     found.measure(4, Setting(16), 1.0)
     for seconds in times:
         found.observe(3, Setting(4), seconds)
-    recent = sorted(times[-32:])
-    expected = recent[math.ceil(0.95 * len(recent)) - 1]
+    recent = sorted(times[-128:])
+    expected = recent[math.ceil(0.99 * len(recent)) - 1]
     assert found.estimate(4, Setting(4)) == pytest.approx(expected)
     assert found.estimate(4, Setting(16)) == pytest.approx(2 * expected)
 
@@ -172,9 +173,32 @@ def test_the_slowest_but_one_of_the_last_rounds_corrects_all_settings(times):
 def test_k_comes_back_when_a_busy_machine_is_free_again():
     one = scheduler()
     found = []
-    for slowdown in (1, 8, 8, 8, *[1] * 40):
+    for slowdown in (1, 8, 8, 8, *[1] * 140):
         one.submit(request("a", within=0.040))
         setting = one.next(0.0).setting
         found.append(setting.k)
         one.latency.observe(1, setting, slowdown * (0.002 + 0.001 * setting.k))
     assert (found[0], min(found), found[-1]) == (16, 2, 16)
+
+
+@pytest.mark.parametrize("robots", [8, 16])
+def test_99_of_100_replies_are_in_time_on_a_machine_that_has_other_work(robots):
+    """Robots that ask again as soon as they have a reply; a round in 20 takes more than 1.6 times as long as alone."""
+    one, noise = scheduler(max_batch=16), random.Random(0)
+    now, asking, latencies, candidates = 0.0, [(0.0, robot) for robot in range(robots)], [], []
+    while len(latencies) < 4000:
+        now = max(now, min(asking)[0])
+        for arrived, robot in [pair for pair in asking if pair[0] <= now]:
+            one.submit(request(robot, arrived, within=0.2))
+            asking.remove((arrived, robot))
+        batch = one.next(now)
+        undisturbed = 0.002 + 0.001 * len(batch.waiting) * batch.setting.k
+        seconds = undisturbed * max(math.exp(noise.gauss(0, 0.3)), 1)
+        one.latency.observe(len(batch.waiting), batch.setting, seconds)
+        now += seconds
+        for waiting in batch.waiting:
+            latencies.append(now - waiting.arrived)
+            candidates.append(batch.setting.k)
+            asking.append((now + 0.001, waiting.robot))
+    assert sorted(latencies)[int(0.99 * len(latencies))] <= 0.2
+    assert sum(candidates) / len(candidates) > 2  # and not by giving all of them up
