@@ -21,7 +21,7 @@ QUICK_COST = (
 
 def run(
     experiment: Annotated[
-        Literal["main", "search", "alarms", "adaptive", "ablations", "choosing", "figure1", "figure2"],
+        Literal["main", "search", "alarms", "adaptive", "forecast", "ablations", "choosing", "figure1", "figure2"],
         tyro.conf.Positional,
     ],
     quick: Annotated[
@@ -38,7 +38,8 @@ def run(
     compared on others, with K × steps and the latency of every arm. search: other ways to use K candidates, score rescaling
     and a constant noise, against the best free change. alarms: how well disagreement foretells failure, for all scores and on
     states that nothing was calibrated on. adaptive: horizon and K that follow the agreement of the candidates, against fixed
-    ones. ablations: variants of the paper's rule, rules of related work, rules
+    ones. forecast: whether the candidates of 50 rounds tell how much K candidates add, from finished workloads of main.
+    ablations: variants of the paper's rule, rules of related work, rules
     that average, and cooled samples. choosing: the runs on which the recommended rule was chosen. figure1: the candidates of a
     round, each executed to the end. figure2: latency and memory against K. The same command resumes an interrupted run.
 
