@@ -68,7 +68,7 @@ class CosmosPolicyOverride(SamplerOverride):
 
         def draw(noise: Tensor, k: int) -> Tensor:
             latents = denoise(self, noise, observation, k, call, frames)
-            drawn.append(latents.unflatten(0, (rows, k)))
+            drawn.append(latents.reshape(rows, k, *latents.shape[1:]))
             return actions_in(latents, widen(frame, k))
 
         def restore(chosen: Tensor) -> Any:
@@ -113,7 +113,7 @@ def actions_in(latents: Tensor, frame: Tensor) -> Tensor:
     steps, dims = _chunk_shape()
     flat = latents[torch.arange(len(latents), device=latents.device), :, frame.to(latents.device)].flatten(1)
     copies = flat.shape[1] // (steps * dims)
-    return flat[:, : copies * steps * dims].unflatten(1, (copies, steps, dims)).mean(dim=1)
+    return flat[:, : copies * steps * dims].reshape(-1, copies, steps, dims).mean(dim=1)
 
 
 def _with_actions(latents: Tensor, frame: Tensor, chosen: Tensor) -> Tensor:
