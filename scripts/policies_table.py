@@ -1,6 +1,8 @@
 """Writes the table in docs/policies.md from the adapters: python scripts/policies_table.py."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.families import ADAPTERS
@@ -8,6 +10,29 @@ from keystone_robotics.sample.families import ADAPTERS
 PAGE = Path(__file__).parents[1] / "docs" / "policies.md"
 BEGIN, END = "<!-- policies:begin -->\n", "<!-- policies:end -->\n"
 LEROBOT = "0.6.1"
+RESULTS = Path(__file__).parents[1] / "upstream" / "results.json"
+
+#: The recorded runs of an adapter.
+TESTED = {
+    "openpi": ("openpi",),
+    "openpi-jax": ("openpi",),
+    "isaac-groot": ("Isaac-GR00T-N1.5", "Isaac-GR00T-N1.6", "Isaac-GR00T-N1.7"),
+    "starvla": ("starVLA", "starVLA-eaa51c4", "starVLA-23f3788"),
+    "x-vla": ("X-VLA", "X-VLA-d622be6"),
+    "fast-wam": ("FastWAM",),
+    "diffusion-policy": ("diffusion_policy", "3D-Diffusion-Policy"),
+    "cogact": ("CogACT", "InternVLA-M1", "dexbotic"),
+    "rdt": ("RoboticsDiffusionTransformer",),
+    "h-rdt": ("H_RDT",),
+    "openvla-oft": ("openvla-oft",),
+    "cosmos-policy": ("cosmos-policy",),
+}
+
+#: What of a project ran, where it is not the whole policy after its encoders.
+SCOPES = {
+    "cosmos-policy": "its sampling loop alone, around a small network of ours: the model needs CUDA",
+    "openvla-oft": "without its image encoders, on a causal Llama in place of its bidirectional one",
+}
 
 
 def tables() -> str:
@@ -35,7 +60,31 @@ def tables() -> str:
         f"| `{a.name}` | {title(a)} | {a.shared_context} | {a.steps_by_default} | {changeable(a)} | {required_option(a)} | no |"
         for a in others
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + matrix()) + "\n"
+
+
+def matrix() -> list[str]:
+    """Which model in whose code was tested how: from the adapters, and from the runs that were recorded."""
+    lines = ["", "By model, code base and how it was tested:", "", "| adapter | code base | tested |", "|---|---|---|"]
+    runs = json.loads(RESULTS.read_text())
+    for adapter in ADAPTERS.values():
+        if adapter.project == "any":
+            continue
+        if adapter.refusal:
+            how = "refused, with the reason"
+        elif adapter.project == "LeRobot":
+            how = f"LeRobot {LEROBOT}'s own classes, tiny random weights, in `tests/`"
+        else:
+            run = [recorded(name, runs[name]) for name in TESTED[adapter.name] if name in runs]
+            how = "; ".join(run) or "a small model of ours with the same methods, in `tests/`; its own code was not run"
+        lines.append(f"| `{adapter.name}` | {adapter.project} | {how} |")
+    return lines
+
+
+def recorded(name: str, run: dict[str, Any]) -> str:
+    """One recorded run of a project's own code."""
+    scope = f", {SCOPES[name]}" if name in SCOPES else ""
+    return f"{name} {run['commit']}: {run['passed']} of {run['passed'] + run['failed']} tests{scope}"
 
 
 def changeable(adapter: Adapter) -> str:

@@ -12,6 +12,7 @@ CHECKOUTS = {
     "Isaac-GR00T-N1.7": ("https://github.com/NVIDIA/Isaac-GR00T", "b995540"),
     "starVLA": ("https://github.com/starVLA/starVLA", "0ed0aad"),
     "starVLA-eaa51c4": ("https://github.com/starVLA/starVLA", "eaa51c4"),
+    "starVLA-23f3788": ("https://github.com/starVLA/starVLA", "23f3788"),
     "X-VLA": ("https://github.com/2toinf/X-VLA", "7a6c08a"),
     "X-VLA-d622be6": ("https://github.com/2toinf/X-VLA", "d622be6"),
     "openpi": ("https://github.com/Physical-Intelligence/openpi", "15a9616"),
@@ -23,8 +24,38 @@ CHECKOUTS = {
     "RoboticsDiffusionTransformer": ("https://github.com/thu-ml/RoboticsDiffusionTransformer", "deb71d8"),
     "H_RDT": ("https://github.com/HongzheBi/H_RDT", "8be02cb"),
     "openvla-oft": ("https://github.com/moojink/openvla-oft", "213c5ff"),
+    "cosmos-policy": ("https://github.com/NVlabs/cosmos-policy", "18a2acc"),
     "lerobot-main": ("https://github.com/huggingface/lerobot", "7427f31"),
     "FastWAM": ("https://github.com/yuantianyuan01/FastWAM", "45d8e14"),
+}
+
+
+GROOT = "torch torchvision transformers==4.57.3 diffusers einops timm dm-tree peft pydantic omegaconf albumentations av"
+
+#: What the tests of a checkout import, besides this repository and pytest.
+PACKAGES = {
+    "Isaac-GR00T-N1.5": GROOT,
+    "Isaac-GR00T-N1.6": GROOT,
+    "Isaac-GR00T-N1.7": GROOT,
+    "starVLA": "torch transformers==4.57.3 diffusers omegaconf",
+    "starVLA-eaa51c4": "torch transformers==4.57.3 diffusers omegaconf",
+    "starVLA-23f3788": "torch transformers==4.57.3 diffusers omegaconf",
+    "X-VLA": "torch torchvision transformers==4.57.3 timm einops fastapi uvicorn json-numpy",
+    "X-VLA-d622be6": "torch torchvision transformers==4.57.3 timm einops fastapi uvicorn json-numpy",
+    "openpi": "checkouts/openpi transformers==4.53.2",
+    "diffusion_policy": "torch torchvision transformers==4.57.3 diffusers einops zarr numba termcolor dill omegaconf",
+    "3D-Diffusion-Policy": "torch torchvision transformers==4.57.3 diffusers einops zarr numba termcolor dill omegaconf",
+    "CogACT": "torch transformers==4.57.3 timm",
+    "InternVLA-M1": "torch transformers==4.57.3 timm",
+    "dexbotic": "torch transformers==4.57.3 timm",
+    "RoboticsDiffusionTransformer": "torch transformers==4.57.3 diffusers timm huggingface-hub",
+    "H_RDT": "torch transformers==4.57.3 timm huggingface-hub",
+    "openvla-oft": "torch transformers==4.57.3 diffusers timm",
+    "cosmos-policy": (
+        "torch transformers==4.57.3 attrs einops loguru fvcore megatron-core hydra-core omegaconf tabulate nvidia-ml-py boto3"
+    ),
+    "lerobot-main": "checkouts/lerobot-main[all]",
+    "FastWAM": "torch torchvision transformers==4.57.3 einops safetensors omegaconf",
 }
 
 

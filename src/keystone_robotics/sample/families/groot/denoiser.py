@@ -171,7 +171,8 @@ def recognises_attention(attention: Any) -> bool:
     )
     return (
         all(hasattr(attention, part) for part in ("to_q", "to_k", "to_v", "to_out", "heads", "processor"))
-        and type(attention.processor).__name__ == "AttnProcessor2_0"
+        # The second one is the same, unless the head passes it a cache (Isaac-GR00T, pull request 736).
+        and type(attention.processor).__name__ in ("AttnProcessor2_0", "CachedCrossAttnProcessor")
         and not any(getattr(attention, option, None) for option in options)
         and getattr(attention, "rescale_output_factor", 1.0) == 1.0
     )

@@ -40,6 +40,8 @@ class StarVLAOverride(SamplerOverride):
         # The first argument is vl_embs or vl_embs_list; older versions take no mask.
         context, *_ = given = inspect.signature(predict).bind(*args, **kwargs).arguments
         context, state, mask = given[context], given.get("state"), given.get("encoder_attention_mask")
+        if hasattr(self, "_normalize_encoder_states"):  # QwenPI_v4: one context for every layer, or one for each
+            context = self._normalize_encoder_states(context)
         first = context[0] if isinstance(context, (list, tuple)) else context
 
         def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:

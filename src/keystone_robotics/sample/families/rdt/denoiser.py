@@ -149,7 +149,7 @@ def _project_h_rdt(attention: Any, tokens: Tensor, mask: Tensor | None) -> KeysV
     split = attention.wkv(tokens).unflatten(-1, (attention.n_kv_heads, attention.head_size, 2))
     keys, values = split.unbind(-1)
     groups = attention.n_heads // attention.n_kv_heads
-    # A head of keys for each of queries.
+    # A head of keys for each head of queries.
     keys, values = (one.transpose(1, 2).repeat_interleave(groups, dim=1) for one in (attention.norm_k(keys), values))
     return KeysValues(keys, values, None if mask is None else mask[:, None, None])
 

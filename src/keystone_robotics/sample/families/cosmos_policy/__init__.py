@@ -1,0 +1,1 @@
+"""Cosmos Policy: a video model whose latent frames are observations, actions, the future and a value."""
