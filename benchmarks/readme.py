@@ -118,8 +118,9 @@ def serve_table() -> str:
     return (
         f"`{results['throughput'][0]['policy']}`, K = {results['throughput'][0]['k_asked']}, deadline {deadline:g} ms:\n\n"
         f"{as_markdown([heading, *rows])}\n\n"
-        f"Resident memory over {memory['requests']} requests and {memory['reconnects']} reconnects: {first} MiB after a tenth, "
-        f"{last} MiB at the end. Fuzzed messages without a crash, a hang or a wrong reply to somebody else: "
+        f"Resident memory over {memory['requests']} requests and {memory['reconnects']} reconnects: {first} MiB after "
+        f"{memory['requests'] // len(memory['mib'])} requests, {last} MiB at the end. "
+        f"Fuzzed messages without a crash, a hang or a wrong reply to somebody else: "
         f"{', '.join(f'{name} {count}' for name, count in tried.items())}.\n\n"
         f"({machine['cpu']}, torch {machine['torch']}, {machine['date']})"
     )

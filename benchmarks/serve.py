@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -187,8 +187,8 @@ def small_policy() -> Any:
     return FlowAgent(FlowPolicy(config).eval())
 
 
-def soak(requests: int, reconnects: int, clients: int = 16) -> dict[str, Any]:
-    """Resident memory of the server after each tenth of the requests and connections."""
+def soak(requests: int, reconnects: int, note: Callable[[dict[str, Any]], None], clients: int = 16) -> None:
+    """Resident memory of the server after each tenth of the requests and connections, as far as it has come."""
     from openpi_client import msgpack_numpy
     from websockets.sync.client import connect
 
@@ -209,11 +209,11 @@ def soak(requests: int, reconnects: int, clients: int = 16) -> dict[str, Any]:
             with ThreadPoolExecutor(clients) as pool:
                 for done in [pool.submit(act, url, *share) for _ in range(clients)]:
                     done.result()
-            memory, begun = process.memory_info().rss / 2**20, sum(process.cpu_times()[:2])
+            memory, spent = process.memory_info().rss / 2**20, sum(process.cpu_times()[:2])
             seen.append(round(memory, 1))
-            print(f"{part + 1}/10: {memory:.1f} MiB, {process.num_fds()} files, {begun:.0f} s of CPU", flush=True)
-    done, connections = (10 * clients * one for one in share)
-    return {"requests": done, "reconnects": connections, "mib": seen}
+            print(f"{part + 1}/10: {memory:.1f} MiB, {process.num_fds()} files, {spent:.0f} s of CPU", flush=True)
+            done, connections = (len(seen) * clients * one for one in share)
+            note({"requests": done, "reconnects": connections, "mib": seen})
 
 
 def fuzz(count: int) -> dict[str, int]:
@@ -246,14 +246,18 @@ def main() -> None:
     if given.stock:
         run_stock(given.policy, f"core-mean:k={given.k}")
         return
-    written = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if given.soak:
-        written["memory"] = soak(given.requests, given.reconnects)
+        soak(given.requests, given.reconnects, lambda found: write("memory", found))
     elif given.fuzz:
-        written["fuzz"] = fuzz(given.fuzz)
+        write("fuzz", fuzz(given.fuzz))
     else:
-        written["throughput"] = compare(given.policy, given.k, given.per_client, given.blocks, given.deadline_ms)
-    written["machine"] = harness.describe_machine("python -m benchmarks.serve")
+        write("throughput", compare(given.policy, given.k, given.per_client, given.blocks, given.deadline_ms))
+
+
+def write(name: str, found: Any) -> None:
+    """Replace a part of the results."""
+    written = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    written |= {name: found, "machine": harness.describe_machine("python -m benchmarks.serve")}
     RESULTS.write_text(json.dumps(written, indent=1) + "\n")
 
 
