@@ -10,6 +10,7 @@ from keystone_robotics.select import ActionSpace, select
 from keystone_study.methods import METHODS, with_method
 from keystone_study.methods.flow import core, derived_noise, integrate, velocity_of
 from keystone_study.reproduce.search import CONTENDERS, RESCALED, TICKETS
+from keystone_study.scorers.store import make_scorer, save_scorer
 
 NAME = "metaworld-held-out-mixed"
 SOME = {
@@ -37,9 +38,11 @@ def sampled(method, inputs, **options):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_chunk_does_not_depend_on_the_rest_of_the_batch_and_follows_from_its_noise(method, inputs):
-    _, context, noise = inputs
-    policy = with_method(NAME, method, **SOME[method]).policy
+def test_a_chunk_does_not_depend_on_the_rest_of_the_batch_and_follows_from_its_noise(method, inputs, tmp_path):
+    original, context, noise = inputs
+    save_scorer(make_scorer("taco", original.config), tmp_path)
+    scored = {"k": "8", "steps": "2", "scorer": str(tmp_path)}
+    policy = with_method(NAME, method, **{**SOME, "scored": scored}[method]).policy
     together = policy.sample(context, noise)
     alone = policy.sample(context[1:2], noise[1:2])
     assert together.shape == noise.shape

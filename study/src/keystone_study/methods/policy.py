@@ -18,6 +18,7 @@ from keystone_study.policies.flow_agent import FlowAgent
 METHODS: dict[str, Callable[..., Tensor]] = {
     "rescaled": samplers.rescaled,
     "ticket": samplers.ticket,
+    "scored": samplers.scored,
     "partial": samplers.partial,
     "core-mean": samplers.core_mean,
     "from-core-noise": samplers.from_core_noise,

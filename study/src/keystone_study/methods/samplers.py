@@ -6,6 +6,9 @@ candidates, ``steps`` that of Euler's method.
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
@@ -19,7 +22,9 @@ from keystone_study.methods.flow import (
     take,
     velocity_of,
 )
-from keystone_study.policies.flow import FlowPolicy
+from keystone_study.policies.flow import FlowConfig, FlowPolicy
+from keystone_study.scorers.scorer import Scorer
+from keystone_study.scorers.store import load_scorer
 
 
 def _wide(context: Tensor, noises: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,6 +58,20 @@ def ticket(policy: FlowPolicy, context: Tensor, noise: Tensor, steps: int, seed:
     """One constant noise in every round (golden ticket, arXiv 2603.15757), by its seed."""
     constant = torch.randn(noise.shape[1:], generator=torch.Generator().manual_seed(seed)).to(noise)
     return integrate(velocity_of(policy), constant.expand_as(noise).flatten(1), context, steps).reshape(noise.shape)
+
+
+def scored(policy: FlowPolicy, context: Tensor, noise: Tensor, k: int, steps: int, scorer: str) -> Tensor:
+    """The candidate that a learned scorer likes best, by the folder of the scorer."""
+    noises = derived_noise(noise, k)
+    state, wide = _wide(context, noises)
+    chunks = integrate(velocity_of(policy), state, wide, steps).reshape(noises.shape)
+    best = _scorer(Path(scorer), policy.config).score(context, chunks).argmax(1)
+    return chunks[torch.arange(len(chunks)), best]
+
+
+@functools.lru_cache(maxsize=8)
+def _scorer(folder: Path, config: FlowConfig) -> Scorer:
+    return load_scorer(folder, config)
 
 
 def partial(
