@@ -39,7 +39,7 @@ def tables() -> str:
     """Supported policies, then refused ones."""
     lerobot = [adapter for adapter in ADAPTERS.values() if adapter.project == "LeRobot"]
     supported = [adapter for adapter in lerobot if not adapter.refusal]
-    refused = [adapter for adapter in lerobot if adapter.refusal]
+    refused = [adapter for adapter in ADAPTERS.values() if adapter.refusal]
     lines = [
         "| policy type | policy | what the K candidates share | denoising steps | `steps=` | LeRobot | on a GPU |",
         "|---|---|---|---|---|---|---|",
@@ -50,7 +50,7 @@ def tables() -> str:
     ]
     lines += ["", "Refused, with the reason given in the error:", "", "| policy type | reason |", "|---|---|"]
     lines += [f"| `{a.name}` | {a.refusal} |" for a in refused]
-    others = [adapter for adapter in ADAPTERS.values() if adapter.project not in ("LeRobot", "any")]
+    others = [a for a in ADAPTERS.values() if a.project not in ("LeRobot", "any") and not a.refusal]
     lines += ["", "In their own repositories ([what was run](upstream.md)):", ""]
     lines += [
         "| adapter | policy | what the K candidates share | denoising steps | `steps=` | required option | on a GPU |",
