@@ -25,12 +25,10 @@ TESTED = {
     "rdt": ("RoboticsDiffusionTransformer",),
     "h-rdt": ("H_RDT",),
     "openvla-oft": ("openvla-oft",),
-    "cosmos-policy": ("cosmos-policy",),
 }
 
 #: What of a project ran, where it is not the whole policy after its encoders.
 SCOPES = {
-    "cosmos-policy": "its sampling loop alone, around a small network of ours: the model needs CUDA",
     "openvla-oft": "without its image encoders, on a causal Llama in place of its bidirectional one",
 }
 
@@ -75,7 +73,7 @@ def matrix() -> list[str]:
         elif adapter.project == "LeRobot":
             how = f"LeRobot {LEROBOT}'s own classes, tiny random weights, in `tests/`"
         else:
-            run = [recorded(name, runs[name]) for name in TESTED[adapter.name] if name in runs]
+            run = [recorded(name, runs[name]) for name in TESTED.get(adapter.name, ()) if name in runs]
             how = "; ".join(run) or "a small model of ours with the same methods, in `tests/`; its own code was not run"
         lines.append(f"| `{adapter.name}` | {adapter.project} | {how} |")
     return lines

@@ -24,7 +24,6 @@ CHECKOUTS = {
     "RoboticsDiffusionTransformer": ("https://github.com/thu-ml/RoboticsDiffusionTransformer", "deb71d8"),
     "H_RDT": ("https://github.com/HongzheBi/H_RDT", "8be02cb"),
     "openvla-oft": ("https://github.com/moojink/openvla-oft", "213c5ff"),
-    "cosmos-policy": ("https://github.com/NVlabs/cosmos-policy", "18a2acc"),
     "lerobot-main": ("https://github.com/huggingface/lerobot", "7427f31"),
     "FastWAM": ("https://github.com/yuantianyuan01/FastWAM", "45d8e14"),
 }
@@ -32,7 +31,7 @@ CHECKOUTS = {
 
 GROOT = "torch torchvision transformers==4.57.3 diffusers einops timm dm-tree peft pydantic omegaconf albumentations av"
 
-#: What the tests of a checkout import, besides this repository and pytest.
+#: What an environment for the tests of a checkout needs, besides this repository and pytest. Not tried in a fresh one.
 PACKAGES = {
     "Isaac-GR00T-N1.5": GROOT,
     "Isaac-GR00T-N1.6": GROOT,
@@ -51,9 +50,6 @@ PACKAGES = {
     "RoboticsDiffusionTransformer": "torch transformers==4.57.3 diffusers timm huggingface-hub",
     "H_RDT": "torch transformers==4.57.3 timm huggingface-hub",
     "openvla-oft": "torch transformers==4.57.3 diffusers timm",
-    "cosmos-policy": (
-        "torch transformers==4.57.3 attrs einops loguru fvcore megatron-core hydra-core omegaconf tabulate nvidia-ml-py boto3"
-    ),
     "lerobot-main": "checkouts/lerobot-main[all]",
     "FastWAM": "torch torchvision transformers==4.57.3 einops safetensors omegaconf",
 }
