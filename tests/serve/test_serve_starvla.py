@@ -45,6 +45,8 @@ def test_errors_are_words_and_the_connection_goes_on(ask):
         ({"examples": [{"image": [np.zeros((4, 4, 3), np.uint8)], "state": state(1)}]}, "has 1 images"),
         ({"examples": [{"state": state(1)}] * 100}, "100 robots in a message"),
         ({"examples": [{"state": state(500)}]}, "out of reach"),
+        ({"examples": [{"state": [1.0, [2.0]]}]}, "expected numbers"),
+        ({"type": state(1), "examples": []}, "type 'ndarray': expected infer"),
     ):
         reply = ask(message)
         assert not reply["ok"]

@@ -129,7 +129,9 @@ def _robots(service: Service, observation: Any) -> tuple[list[dict[str, Any]], l
 
 def _text(value: Any, row: int) -> str:
     """The instruction of a row; clients send text, (B,) or (B, T) of it."""
-    while isinstance(value, (list, tuple, np.ndarray)) and getattr(value, "ndim", True) and len(value):
+    while isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim):
+        if not len(value):
+            break
         value = value[row if row < len(value) else -1]
     return str(value)[:4096]
 

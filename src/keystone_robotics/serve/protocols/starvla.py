@@ -63,5 +63,8 @@ def _observation(service: Service, example: dict[str, Any]) -> dict[str, Any]:
         )
     observation = dict(zip(served.images, images, strict=True))
     if served.state is not None and "state" in example:
-        observation[served.state] = np.ravel(np.asarray(example["state"]))
+        try:
+            observation[served.state] = np.ravel(np.asarray(example["state"]))
+        except ValueError:  # lists of several lengths
+            raise Refused("observation", "the state of an example is no array: expected numbers") from None
     return observation
