@@ -56,9 +56,9 @@ def eval_(*args):
 
 def test_a_variable_that_is_not_read_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("KEYSTONE_RERUN", "rounds.rrd")
-    assert (
-        eval_("--policy", tmp_path / "nothing", "--env", "metaworld", "--arm", "first", "--out", tmp_path / "run") == 2
-    )
+    policy = save_random_flow(tmp_path / "policy")
+    flags = ["--policy", policy, "--env", f"toy:Toy?folder={tmp_path}", "--tasks", "nothing", "--arm", "first"]
+    assert eval_(*flags, "--out", tmp_path / "run") == 2
     assert " ".join(capsys.readouterr().out.split()).count("KEYSTONE_RERUN is not read by `keystone eval`") == 1
 
 

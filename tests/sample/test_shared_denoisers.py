@@ -203,8 +203,8 @@ def test_a_kernel_that_raises_leaves_the_plain_path(
     name: str, policy: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = Mock(side_effect=RuntimeError("no kernel image is available for execution on the device"))
-    with as_on_cuda():
-        monkeypatch.setattr(attention, "_fused_on_cuda", refused)
+    with as_on_cuda(), monkeypatch.context() as within:  # not beyond: it would put back what stands in for the kernel
+        within.setattr(attention, "_fused_on_cuda", refused)
         finding = prove(policy, name, POLICIES[name].batch(2))
     assert refused.called
     assert finding.path == "plain"

@@ -88,9 +88,8 @@ def run(
         Spec.parse(text)  # the arms first: a wrong one is the likeliest error
     values = read_yaml(config) if config else {}
     values.update({name: value for name, value in given.items() if value is not None})
-    config_from(
-        values, ("unknown",)
-    )  # wrong values are said at once, and so are unknown policies and environments: before torch is imported
+    # Wrong values are said at once, and so are unknown policies and environments: before torch is imported.
+    config_from(values, ("unknown",))
     from keystone_robotics.policies.load import check_names
 
     check_names(values.get("policy"), values.get("env"))

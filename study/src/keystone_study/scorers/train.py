@@ -58,7 +58,7 @@ def returns(episode: Demonstration) -> Array:
     """(L,) float32: `DISCOUNT` to the number of steps that are left until success, or 0.
 
     >>> ones = np.ones((3, 2), np.float32)
-    >>> returns(Demonstration(ones, ones, ones, True)).round(4).tolist()
+    >>> [round(float(one), 4) for one in returns(Demonstration(ones, ones, ones, True))]
     [0.9801, 0.99, 1.0]
     """
     left = np.arange(len(episode.actions))[::-1]
