@@ -10,9 +10,11 @@ from benchmarks import fast_tables
 from benchmarks.harness import RESULTS, ROOT
 from keystone_robotics.report.collect import read_collected, table_rows
 from keystone_robotics.tables import as_markdown
+from keystone_study.reproduce.analysis import Difference
 from keystone_study.reproduce.claims import RECOMMENDED
 from keystone_study.reproduce.main import MainResult
 from keystone_study.reproduce.main_tables import claims_table, short_table
+from keystone_study.reproduce.tables import points
 from keystone_study.reproduce.workloads import MAIN_WORKLOADS, WORKLOADS
 
 BRANCHES = {"one way": "guard: one group", "two ways": "clustering: two modes", "isotropic": "clustering: no structure"}
@@ -68,6 +70,25 @@ def alarms_table() -> str:
     results = json.loads(path.read_text())
     tables = [as_markdown(results[name]) for name in ("overview", "false_alarms")]
     return "AUROC within task, on fresh states:\n\n" + "\n\nFalse alarms:\n\n".join(tables) + "\n\n" + results["legend"]
+
+
+def adaptive_table() -> str:
+    """Adaptive horizon and K beside fixed ones, from ``adaptive.json``, which ``keystone reproduce adaptive`` wrote."""
+    path = RESULTS / "adaptive.json"
+    if not path.exists():
+        return "(not run yet: `keystone reproduce adaptive`)"
+    results = json.loads(path.read_text())
+    heading = ["workload", "arm", "success, %", "rounds", "samples per round", "Δ of the adaptive arm"]
+    rows = [
+        [
+            WORKLOADS[name].title, f"`{row['arm']}`", f"{100 * row['rate']:.1f}", f"{row['rounds']:.1f}", f"{row['drawn']:.1f}",
+            points(None if row["to_adaptive"] is None else Difference(**row["to_adaptive"])),
+        ]
+        for name, groups in results["workloads"].items()
+        for group in groups.values()
+        for row in group
+    ]  # fmt: skip
+    return as_markdown([heading, *rows]) + "\n\n" + results["legend"]
 
 
 def alarm_cost_table() -> str:
@@ -133,6 +154,7 @@ PAGES = {
     "docs/evaluate.md": {"throughput": throughput_line},
     "docs/study.md": {"main": partial(main_study, "claims", "overview")},
     "docs/monitor.md": {"alarms": alarms_table, "cost": alarm_cost_table},
+    "docs/adaptive.md": {"adaptive": adaptive_table},
     "docs/gpu.md": {"gpu": gpu_table},
     "docs/serve.md": {"serve": serve_table},
     "docs/fast.md": {
