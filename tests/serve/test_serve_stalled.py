@@ -5,11 +5,13 @@ Strangers have no token here. What they send is written byte by byte, since no c
 
 import base64
 import contextlib
+import gc
 import itertools
 import os
 import socket
 import struct
 import time
+from unittest.mock import Mock
 
 import grpc
 import msgpack
@@ -19,6 +21,8 @@ from lerobot.transport import services_pb2, services_pb2_grpc
 from serving import STATE, serving, state
 from test_serve_groot import Client as GrootClient
 from test_serve_openpi import connect, in_threads, wait_until
+from websockets.asyncio.server import ServerConnection
+from websockets.protocol import State
 
 from keystone_robotics.serve.service import Guard
 
@@ -201,6 +205,25 @@ def _is_open(client):
     except ConnectionError:
         pass
     return False
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_client_that_reads_again_is_read_only_if_there_is_room_for_what_it_sends(server, full):
+    _, ports = server
+    client = upgraded(ports["openpi"])
+    name = client.getsockname()
+    (connection,) = (
+        one for one in gc.get_objects()
+        if ServerConnection in type(one).__mro__ and one.state is State.OPEN and one.remote_address == name
+    )  # fmt: skip
+    connection.transport, transport = Mock(), connection.transport
+    connection.recv_messages.paused = full
+    connection.pause_writing()
+    connection.resume_writing()
+    assert connection.transport.pause_reading.called
+    assert connection.transport.resume_reading.called is not full
+    connection.transport = transport
+    client.close()
 
 
 def test_a_flood_of_pings_does_not_starve_the_others(server):

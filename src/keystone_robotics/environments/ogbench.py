@@ -16,9 +16,8 @@ from keystone_robotics.environments.benchmark import Array, Benchmark, Observati
 from keystone_robotics.environments.graphics import OFF, choose_backend, no_graphics
 from keystone_robotics.errors import KeystoneError, nearest_name
 
-ROBOT = (
-    5  #: numbers in ``agent_pos``: the hand's position (m), its yaw (rad), and how far the gripper is closed (0 to 1)
-)
+#: Numbers in ``agent_pos``: the hand's position (m), its yaw (rad), how far the gripper is closed (0 to 1).
+ROBOT = 5
 ACTION = 5  #: numbers in an action
 STEP = 0.05  #: metres that an action of 1 moves the hand's target
 TASKS = 5  #: tasks of each scene

@@ -19,7 +19,7 @@ class Refused(KeystoneError):
     """A request that is not answered with a chunk; the message says why.
 
     Attributes:
-        reason: one word for metrics: "full", "replaced", "stale", "draining", "closed", "observation", "model", "message".
+        reason: one word for metrics: "full", "replaced", "stale", "draining", "token", "observation", "model", "message".
     """
 
     def __init__(self, reason: str, message: str) -> None:

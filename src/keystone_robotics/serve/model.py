@@ -59,7 +59,7 @@ class Model:
         served: the policy.
         spec: how candidates are drawn and one is selected; its K is the most that a robot gets.
         limits: of queue and rounds.
-        on_round: is called after every round with the batch, the settled K, seconds and reports; for metrics.
+        on_round: is called after every round with the batch, its seconds and the reports; for metrics.
         clock: monotonic seconds.
     """
 

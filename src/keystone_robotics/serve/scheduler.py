@@ -12,9 +12,9 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve.messages import Refused, Waiting
 from keystone_robotics.spec import Spec
 
-#: Rounds whose times are remembered, and the share of them that a round is planned to be as fast as: 99 of 100 replies are to
-#: be in time. Of 128 rounds this is the second slowest, so that a single one does not count.
-REMEMBERED, PLANNED = 128, 0.99
+#: Rounds whose times are remembered. A round is planned to be as fast as the second slowest of them: 99 of 100 replies are to
+#: be in time, and a single slow round does not count.
+REMEMBERED = 128
 #: Seconds after which a request goes before any that arrives later with a deadline: those without one must not starve.
 PATIENCE = 2.0
 
@@ -95,7 +95,7 @@ class LatencyTable:
     def estimate(self, batch: int, setting: Setting) -> float:
         """Seconds that 99 of 100 such rounds take at most. Larger rounds than measured: in proportion; none measured: 0."""
         ranked = sorted(self._ratios) or [1.0]
-        return self._undisturbed(batch, setting) * ranked[math.ceil(PLANNED * len(ranked)) - 1]
+        return self._undisturbed(batch, setting) * ranked[max(len(ranked) - 2, 0)]
 
     def _undisturbed(self, batch: int, setting: Setting) -> float:
         size = _power(batch)

@@ -149,7 +149,7 @@ class Service:
     @contextlib.contextmanager
     def using(self, client: Client) -> Iterator[None]:
         """Within this block a client counts as connected: for its connection, or, where connections come and go unnoticed
-        (gRPC, ZeroMQ), for each of its calls.
+        (gRPC), for each of its calls.
 
         Raises:
             Refused: if there are too many, or the server is about to end.

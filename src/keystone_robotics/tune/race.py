@@ -132,7 +132,7 @@ class Race:
                 return self._batch
             if self._stage.is_last:
                 return None
-            self._drop_worse_half(self._stage)
+            self._drop_worst(self._stage)
             self._stage = None
         return None
 
@@ -182,7 +182,7 @@ class Race:
         share = (self.budget - self.used) // len(_stages(sizes, self._one_in))
         return _Stage(self.used + max(cost, share), sizes)
 
-    def _drop_worse_half(self, stage: _Stage) -> None:
+    def _drop_worst(self, stage: _Stage) -> None:
         for group, size in stage.sizes.items():
             left = sorted(self._left(group), key=lambda arm: (-self.arms[arm].successes, -self._around(arm), arm))
             for arm in left[_kept(size, self._one_in) :]:

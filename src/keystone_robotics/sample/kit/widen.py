@@ -1,4 +1,4 @@
-"""Repeat a context for every candidate."""
+"""Repeat a context for every candidate, and find the candidate that a chunk came from."""
 
 from __future__ import annotations
 
@@ -22,3 +22,12 @@ def widen(value: Any, k: int) -> Any:
         return value
     rows = value.shape[0]
     return value.unsqueeze(1).expand(rows, k, *value.shape[1:]).reshape(rows * k, *value.shape[1:])
+
+
+def nearest_to(candidates: torch.Tensor, chunk: torch.Tensor) -> int:
+    """Which of the candidates (K, T, D) is nearest to a chunk (T, D); never one that is not finite, if another is.
+
+    >>> nearest_to(torch.tensor([1.0, torch.nan, 3.0]).view(3, 1, 1), torch.tensor([[2.5]]))
+    2
+    """
+    return int((candidates - chunk).flatten(1).norm(dim=1).nan_to_num(nan=torch.inf).argmin())

@@ -70,7 +70,10 @@ def _options(data: dict[str, Any]) -> dict[str, Any]:
 
 async def _get_action(service: Service, client: Client, data: dict[str, Any]) -> Any:
     new = "observation" in data  # since N1.6
-    options = take_options(_options(data) if new else data)
+    chosen = _options(data) if new else data
+    options = take_options(chosen)
+    if new and data.get("options") is not None:
+        data["options"] = chosen  # the policy gets its own alone
     if not service.model.served.inputs:  # GR00T's own policy
         return _own(await service.act(client, data, **options))
     observation = data["observation"] if new else data

@@ -140,6 +140,9 @@ class Servicer:
             if refusal.reason == "replaced":  # by the client's own newer observation
                 return
             outcome = refusal
+        except Exception as error:
+            log.exception("lerobot: a request failed")
+            outcome = Refused("model", f"the server failed: {type(error).__name__}")
         peer.outcome = observation, outcome
         peer.arrived.set()
 

@@ -81,7 +81,8 @@ async def listen(
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self.transport.resume_reading()
+            if not self.recv_messages.paused:  # else its queue is full: websockets resumes when that is read
+                self.transport.resume_reading()
 
         def connection_lost(self, exc: Exception | None) -> None:
             handshakes.end(self.transport)

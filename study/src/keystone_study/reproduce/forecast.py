@@ -27,6 +27,7 @@ from keystone_robotics.policies.agent import Agent
 from keystone_robotics.policies.load import RECORD, find_policy
 from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.main import CANDIDATES, FREE, MainResult
+from keystone_study.reproduce.run import file_and_command
 from keystone_study.reproduce.workloads import MAIN_WORKLOADS, WORKLOADS, Workload
 from keystone_study.train.experts import find_expert
 
@@ -231,7 +232,7 @@ def verdict(correlations: Sequence[Correlation], policies: int) -> str:
     if policies < ENOUGH:
         return f"{policies} policies are too few for a forecast: expected {ENOUGH} or more."
     same_sign = best.fitting * best.testing > 0
-    if same_sign and abs(best.testing) >= USEFUL and min(np.abs(best.interval)) > 0 and np.prod(best.interval) > 0:
+    if same_sign and abs(best.testing) >= USEFUL and np.prod(best.interval) > 0:
         return f"`{best.predictor}` forecasts the gain: {best.testing:+.2f} on the policies for testing."
     return "No predictor forecasts the gain: the best for fitting does not hold on the policies for testing."
 
@@ -251,25 +252,30 @@ def reproduce_forecast(
     gains = {name: gain(result) for name, result in results.items()}
     correlations = correlate(rows, gains)
     said = verdict(correlations, len(results))
+    name, command = file_and_command("forecast", workloads, tuple(workloads) != MAIN_WORKLOADS, quick)
     found = {
-        "command": "keystone reproduce forecast",
+        "command": command,
         "versions": versions(),
         "predictors": rows,
         "gains": gains,
         "correlations": [asdict(one) for one in correlations],
         "verdict": said,
     }
-    write_file(out / "forecast.json", json.dumps(found, indent=1) + "\n")
-    write_file(out / "forecast.md", page(rows, gains, correlations, said))
-    return out / "forecast.md"
+    write_file(out / f"{name}.json", json.dumps(found, indent=1) + "\n")
+    write_file(out / f"{name}.md", page(command, rows, gains, correlations, said))
+    return out / f"{name}.md"
 
 
 def page(
-    rows: dict[str, dict[str, float]], gains: dict[str, float], correlations: Sequence[Correlation], said: str
+    command: str,
+    rows: dict[str, dict[str, float]],
+    gains: dict[str, float],
+    correlations: Sequence[Correlation],
+    said: str,
 ) -> str:
     """The results as Markdown."""
     about = (
-        f"Made by `keystone reproduce forecast`. Predictors were measured on {ROUNDS} rounds with K = {K} at frames of "
+        f"Made by `{command}`. Predictors were measured on {ROUNDS} rounds with K = {K} at frames of "
         "demonstrations that the policy was not trained on, without an episode. *Gain*: the best arm with K = 16 against the "
         "best free change, points, from the main study. Every other policy is for fitting, the others for testing."
     )

@@ -55,7 +55,7 @@ class ScorerLearner:
 
 
 def returns(episode: Demonstration) -> Array:
-    """(L,) float32: `DISCOUNT` to the number of steps that are left until success, or 0.
+    """(L,) float32: `DISCOUNT` to the number of steps that are left in the episode if it succeeds, else 0.
 
     >>> ones = np.ones((3, 2), np.float32)
     >>> [round(float(one), 4) for one in returns(Demonstration(ones, ones, ones, True))]

@@ -23,9 +23,8 @@ TURN = 60  #: steps in which the grippers turn from the start to how they work
 ARRIVED = 0.012  #: distance (m) at which a waypoint counts as reached
 MEETING = np.array([0.0, 0.5, 0.25])  #: where the cube is handed over (m)
 ABOVE, GRASP = np.array([0.0, 0.0, 0.08]), np.array([0.005, 0.0, 0.01])  #: of the cube (m)
-BESIDE = np.array(
-    [0.1, 0.0, 0.0]
-)  #: of the meeting, where an arm waits or retires to: the right one, or the left one mirrored
+#: Of the meeting, where an arm waits or retires to: the right one, or the left one mirrored.
+BESIDE = np.array([0.1, 0.0, 0.0])
 CLOSING, OPENING = 18, 12  #: steps that grippers take
 PATIENCE = 70  #: steps after which a waypoint that is hard to reach is taken for reached
 GRIPPED = 0.035  #: distance (m) between fingertips and cube at which it is taken to be gripped

@@ -12,7 +12,7 @@ from torch import Tensor
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.kit.arguments import known_arguments
-from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.kit.widen import nearest_to, widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
@@ -123,7 +123,7 @@ def _with_actions(latents: Tensor, frame: Tensor, chosen: Tensor) -> Tensor:
     k, results = latents.shape[1], []
     for row, chunk in zip(range(len(latents)), chosen.to(latents), strict=True):
         actions = actions_in(latents[row], frame[row].expand(k))
-        nearest = (actions - chunk).flatten(1).norm(dim=1).argmin()
+        nearest = nearest_to(actions, chunk)
         latent = latents[row, nearest].clone()
         if not torch.equal(actions[nearest], chunk):
             target = latent[:, frame[row]]

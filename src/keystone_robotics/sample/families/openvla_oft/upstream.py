@@ -13,7 +13,7 @@ from keystone_robotics.errors import KeystoneError, StepsRefused
 from keystone_robotics.sample.adapter import Adapter, Window
 from keystone_robotics.sample.kit.arguments import known_arguments
 from keystone_robotics.sample.kit.schedule import refuse_more_than_trained
-from keystone_robotics.sample.kit.widen import widen
+from keystone_robotics.sample.kit.widen import nearest_to, widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
@@ -31,6 +31,8 @@ class OpenVLAOFTOverride(SamplerOverride):
 
     def _run_diffusion_prediction(self, *args: Any, **kwargs: Any) -> Any:
         run, engine = super()._run_diffusion_prediction, self._keystone  # type: ignore[misc]
+        if engine.untouched and engine.steps is None:
+            return engine.run_single(partial(run, *args, **kwargs), _chunk)
         given = known_arguments(engine.adapter.name, run, args, kwargs, ARGUMENTS)
         if engine.steps is not None:
             given["action_head"] = _head_with_steps(given["action_head"], engine.steps)
@@ -52,7 +54,7 @@ class OpenVLAOFTOverride(SamplerOverride):
         def restore(chunk: Tensor) -> tuple[Any, Tensor]:
             """With the hidden states (1, T * D, E) of the selected candidate, or of the one nearest to a mean."""
             actions, hidden = (torch.cat(parts) for parts in zip(*drawn))
-            nearest = (actions - chunk.to(actions)).flatten(1).norm(dim=1).argmin()
+            nearest = nearest_to(actions, chunk.to(actions))
             return chunk[0].numpy(), hidden[nearest][None]
 
         spec = NoiseSpec(len(noise), tuple(noise.shape[1:]), noise.device, noise.dtype)
