@@ -24,8 +24,8 @@ setup: ## create or refresh the environment in .venv
 demo: setup ## evaluate a small policy on Meta-World and write out/demo/index.html
 	@.venv/bin/keystone demo --out "$(OUT)"
 
-# On two cores. One in three waits: for a process that starts, for a socket, for a time limit.
-WORKERS ?= 3
+# On two cores. Tests wait for a third of their time: for processes that start, for sockets, for time limits.
+WORKERS ?= 4
 test: setup ## lint, types, layers, tests
 	@$(MAKE) --no-print-directory -j2 check kernel
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
