@@ -33,6 +33,8 @@ def test_limits_are_chosen_on_some_states_and_reported_on_others(toy_workload, t
     assert (k[1]["drawn"], k[2]["drawn"]) == (16, 4)
     agree, disagree, expected = k[0]["latency"]
     assert min(agree, disagree) <= expected <= max(agree, disagree)
+    assert [agree] == k[2]["latency"]  # where the few agree, the round is theirs
+    assert agree < disagree  # two draws
     assert horizon[0]["to_adaptive"] is None
     assert horizon[1]["to_adaptive"] is not None
     folder = out / "runs/pusht/adaptive"

@@ -114,8 +114,8 @@ def run_workload(
     groups = {"adaptive horizon": (horizon, *HORIZONS, PAPER), "adaptive K": (k, *FIXED_K)}
     arms = tuple(dict.fromkeys(arm for group in groups.values() for arm in group))
     rows = _roll_out(workload.reported(), arms, folder / "reported", executor, console)
-    # Of one round: all and few candidates, and both cases of adaptive K, which limits of 1 and 0 bring about.
-    timed = [Spec.parse(arm) for arm in (AS_IT_IS, PAPER, *FIXED_K, adaptive_k(1), adaptive_k(0))]
+    # Of one round: all and few candidates, and both draws of adaptive K. Where its few agree, the round is that of the few.
+    timed = [Spec.parse(arm) for arm in (AS_IT_IS, PAPER, *FIXED_K, adaptive_k(0))]
     latency = stored_latencies(folder / "latency.json", executor, workload.reported(), timed)
     return {title: _rows(group, rows, latency) for title, group in groups.items()}
 
@@ -177,7 +177,7 @@ def _latency_of(arm: str, drawn: float, latency: dict[str, float]) -> tuple[floa
     spec = Spec.parse(arm)
     if spec.k_range is None:
         return (latency[str(replace(spec, execute=None))],)  # the horizon changes the number of rounds, not their time
-    agree, disagree = latency[adaptive_k(1)], latency[adaptive_k(0)]
+    agree, disagree = latency[FIXED_K[1]], latency[adaptive_k(0)]
     rest = (drawn - FEW) / (MANY - FEW)
     return agree, disagree, (1 - rest) * agree + rest * disagree
 
