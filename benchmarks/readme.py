@@ -45,7 +45,9 @@ def recommended_table() -> str:
     once = [result for result in results if not result.workload.name.endswith("-again")]
     wanted = f"`{RECOMMENDED}`, the same for all, against the policy as it is"
     claim = next(row for row in claims_table(results) if row[0] == wanted)
-    missing = f" ({len(MAIN_WORKLOADS) - len(results)} more have not run yet)" if len(results) < len(MAIN_WORKLOADS) else ""
+    missing = (
+        f" ({len(MAIN_WORKLOADS) - len(results)} more have not run yet)" if len(results) < len(MAIN_WORKLOADS) else ""
+    )
     legend = (
         f"Over {len(results)} policies of the study{missing}, {len(results) - len(once)} of them trained again in the "
         f"same way: **{claim[1]} points at {claim[3]} of the time.** Success in %, and × the time of an executed step against "
