@@ -20,7 +20,9 @@ from keystone_study.reproduce.alarms import FALSE_ALARMS, MANY, STATES, WATCHED,
 from keystone_study.reproduce.run import TRIAL, file_and_command
 from keystone_study.reproduce.workloads import WORKLOADS
 
-ALARM_WORKLOADS = ("metaworld-mixed", "metaworld-noisy", "metaworld-clean", "metaworld-undertrained", "pusht")
+ALARM_WORKLOADS = (
+    "metaworld-mixed", "metaworld-noisy", "metaworld-clean", "metaworld-undertrained", "pusht", "cube-single-mixed",
+)  # fmt: skip
 
 ABOUT = (
     f"Limits are calibrated on successful episodes from {STATES} initial states of each task (PushT: {5 * STATES}), for a rate "
