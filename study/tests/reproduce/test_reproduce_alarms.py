@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from keystone_robotics.cli import main
+from keystone_robotics.monitor.separation import Estimate
 from keystone_robotics.records import Store
 from keystone_study.reproduce import alarms, alarms_run, state_scores
 from keystone_study.reproduce.state_scores import STATE_SCORES
@@ -73,3 +74,14 @@ def test_scores_of_states_are_higher_away_from_what_they_were_fitted_to(name, mo
     with torch.no_grad():
         near, far = score(torch.randn(200, 3) * torch.tensor([1.0, 0.1, 1.0])), score(torch.randn(200, 3) + 3.0)
     assert far.median() > 3 * near.median()
+
+
+def test_the_overview_ends_with_the_mean_difference_to_stac():
+    def result(title, to_stac):
+        known = Estimate(0.7, 0.6, 0.8)
+        row = alarms.AlarmRow("first:k=16", "variance", "high", known, known, to_stac, None, None)
+        return alarms.AlarmResult(title, title, ("reach",), {"calibration": 9, "test": 9}, (row,))
+
+    some = [result(str(value), Estimate(value, value - 0.1, value + 0.1)) for value in (0.0, 0.1, 0.2)]
+    assert alarms_run.overview(some)[1][-1] == "+0.10 [-0.15, +0.35]"
+    assert alarms_run.overview([*some, result("other episodes", None)])[1][-1] == "–"

@@ -17,6 +17,7 @@ from keystone_robotics.monitor.separation import Estimate
 from keystone_robotics.monitor.table import LEGEND, percent
 from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.alarms import FALSE_ALARMS, MANY, STATES, WATCHED, AlarmResult, AlarmRow, run_alarms
+from keystone_study.reproduce.claims import mean_interval
 from keystone_study.reproduce.run import TRIAL, file_and_command
 from keystone_study.reproduce.workloads import WORKLOADS
 
@@ -29,7 +30,8 @@ ABOUT = (
     f"of false alarms of {100 * FALSE_ALARMS:g} %, and tried on as many others. `{WATCHED}` executes the first candidate, so "
     f"that its episodes are the policy's own, and the same as those of `{MANY}`. RND and logpZO see states instead of "
     "candidates; they are fitted to the successes of half of the calibration's states. *Alarming*: high, unless low values "
-    "told failures better on the calibration's states. Δ: AUROC minus that of STAC at K = 256 on the same episodes. "
+    "told failures better on the calibration's states. Δ: AUROC minus that of STAC at K = 256 on the same episodes; its "
+    "mean has policies as units. "
 ) + LEGEND
 
 
@@ -63,12 +65,21 @@ def reproduce_alarms(
 
 def overview(results: Sequence[AlarmResult]) -> list[list[str]]:
     """AUROC on the test's states: one row for each score, one column for each workload; bold where it separates."""
-    heading = ["candidates of", "score", *(result.title for result in results)]
-    rows = [
-        [_source(one), one.score, *(_bold(result.rows[place].tested) for result in results)]
-        for place, one in enumerate(results[0].rows)
-    ]
+    heading = ["candidates of", "score", *(result.title for result in results), "mean Δ to STAC, K = 256"]
+    rows = []
+    for place, one in enumerate(results[0].rows):
+        found = [result.rows[place] for result in results]
+        rows.append([_source(one), one.score, *(_bold(row.tested) for row in found), _signed(_mean_to_stac(found))])
     return [heading, *rows]
+
+
+def _mean_to_stac(rows: Sequence[AlarmRow]) -> Estimate | None:
+    """Mean over workloads, with Student's 95 % interval and policies as units; None where a workload has no value."""
+    values = [math.nan if row.to_stac is None else row.to_stac.value for row in rows]
+    if any(map(math.isnan, values)) or len(values) < 2:
+        return None
+    mean, interval = mean_interval(values)
+    return Estimate(mean, *interval)
 
 
 def false_alarm_table(results: Sequence[AlarmResult]) -> list[list[str]]:
