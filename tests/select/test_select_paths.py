@@ -125,7 +125,7 @@ def test_the_kernel_is_compiled_for_two_dtypes_only():
     """Anything else the caller brings must not cost him a compilation in the middle of an episode."""
     kernel = engine.compiled_kernel()
     engine.warm_up()
-    known = set(kernel.select_rounds.signatures)
+    known = set(kernel.compiled_rounds.signatures)
     values = np.random.default_rng(0).normal(size=(6, 4, 3))
     read_only = values.copy()
     read_only.flags.writeable = False
@@ -145,7 +145,7 @@ def test_the_kernel_is_compiled_for_two_dtypes_only():
         keystone.select(values, tau=tau)
     keystone.select(values, "core-mean", share=1)
     assert len(answers) == 1
-    assert set(kernel.select_rounds.signatures) == known
+    assert set(kernel.compiled_rounds.signatures) == known
 
 
 def test_the_order_of_a_seed_never_changes():
@@ -153,6 +153,7 @@ def test_the_order_of_a_seed_never_changes():
     assert engine.starting_order("random", 8, 2**32).tolist() == engine.starting_order("random", 8, 0).tolist()
     assert engine.starting_order("random", 5, -1).tolist() == engine.starting_order("random", 5, 2**32 - 1).tolist()
     assert engine.starting_order("first", 4, 9).tolist() == [0, 1, 2, 3]
+    assert not engine.starting_order("random", 8, 0).flags.writeable  # all calls share it
 
 
 @pytest.mark.parametrize("seed", [None, 1.5, "1", True])

@@ -11,7 +11,7 @@ from scipy.spatial.transform import Rotation
 from keystone_robotics.select import rotations
 from keystone_robotics.select.rotations import WIDTHS, from_matrix, mean_rotation, to_matrix, width
 
-LAYOUTS = sorted(WIDTHS)
+LAYOUTS = sorted(set(WIDTHS) - {"angle"})  # those of any rotation in space
 EULERS = [layout for layout in LAYOUTS if layout.startswith("euler-")]
 
 
@@ -32,7 +32,7 @@ def random_turns(n: int, seed: int = 0) -> Rotation:
     return Rotation.random(n, random_state=seed)
 
 
-def test_there_are_sixteen_layouts():
+def test_there_are_sixteen_layouts_of_any_rotation():
     assert len(EULERS) == 12
     assert set(LAYOUTS) - set(EULERS) == {"axis-angle", "quaternion-xyzw", "quaternion-wxyz", "6d"}
 
@@ -46,6 +46,14 @@ def test_to_matrix(layout):
     many = to_matrix(layout, values.reshape(4, 50, 1, -1))
     assert many.shape == (4, 50, 1, 3, 3)
     np.testing.assert_allclose(many.reshape(200, 3, 3), turns.as_matrix(), atol=1e-12)
+
+
+def test_an_angle_is_a_turn_about_one_axis():
+    angles = np.linspace(-9, 9, 200)
+    matrices = to_matrix("angle", angles[:, None])
+    np.testing.assert_allclose(matrices, Rotation.from_euler("z", angles[:, None]).as_matrix(), atol=1e-12)
+    back = from_matrix("angle", matrices)[:, 0]
+    np.testing.assert_allclose(np.exp(1j * back), np.exp(1j * angles), atol=1e-12)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -491,6 +491,18 @@ def test_rotations_are_averaged_as_rotations(rule, layout):
 
 
 @pytest.mark.parametrize("rule", MADE)
+@pytest.mark.parametrize("turn", [0.0, np.pi, 3.5, -20.0])
+def test_angles_are_averaged_on_the_turn_that_they_are_on(rule, turn):
+    """Near ±π a yaw may be written on either side; a joint beyond π must not be sent back by a whole turn."""
+    angles = turn + 0.1 * np.random.default_rng(0).normal(size=(6, 3, 1))
+    made = keystone.select(angles, rule, ActionSpace(rotation={"angle": 0}), **one_group(rule)).chunk
+    np.testing.assert_allclose(made, angles.mean(0), atol=1e-3)
+    wrapped = np.angle(np.exp(1j * angles))
+    yaw = keystone.select(wrapped, rule, ActionSpace(rotation={"angle": 0}), **one_group(rule)).chunk
+    np.testing.assert_allclose(np.exp(1j * yaw), np.exp(1j * made), atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", MADE)
 @pytest.mark.parametrize("layout", ["quaternion-xyzw", "6d"])
 def test_padded_steps_that_are_no_rotation(rule, layout):
     """A policy may fill the steps after its horizon with zeros, which are no quaternion."""
@@ -512,14 +524,14 @@ PARAMETERS = {name: [field.name for field in dataclasses.fields(rule)] for name,
     [
         ("keystne", "keystone"),
         ("mediod", "medoid"),
-        ("KDE", None),
+        ("KDE", "kde"),
         ("cluster_medoid", "cluster-medoid"),
         ("", None),
         ("xyz", None),
     ],
 )
 def test_unknown_rule_suggests_the_nearest(name, nearest):
-    hint = f"did you mean '{nearest}'" if nearest else "Known: cluster-mean, cluster-medoid"
+    hint = f"did you mean '{nearest}'" if nearest else "known are cluster-mean, cluster-medoid"
     with pytest.raises(ValueError, match=f"unknown rule '{name}': .*{hint}"):
         keystone.select(np.zeros((3, 2, 2)), name)
 

@@ -31,19 +31,51 @@ NOTHING = float("-inf")  #: as tau: always cluster
 AVERAGES: dict[str, int] = {"none": 0, "cluster": 1, "around medoid": 2, "tightest": 3}
 
 
-class BatchResult(NamedTuple):
-    """What was decided for B rounds of K candidates, on the host."""
+class Decision(NamedTuple):
+    """What to decide by, for the kernel and for `numpy_path`.
 
-    indices: NDArray[
-        np.int64
-    ]  #: (B, 2 + K): selected (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped)
-    sizes: NDArray[np.int64]  #: (B, C) members of each cluster, the winner's first
-    measures: NDArray[
-        np.float64
-    ]  #: (B, 5): spread, median distance, consensus, dispersion, radius of the winning group
-    dropped: int  #: candidates of all rounds that are not finite
-    members: NDArray[np.bool_]  #: (B, K) whose mean is wanted; empty if nobody's
-    chunks: NDArray[np.float64] | None = None  #: (B, T, D) synthesised chunks
+    Attributes:
+        metric: 0 L2, 1 L1, 2 cosine.
+        clusters: C, at least 1.
+        tau: cluster where the spread is not below it.
+        iterations: most k-means iterations.
+        init: 0 from the starting order, 1 farthest points, 2 the best of K farthest-point starts.
+        average: which candidates are averaged: 0 none, 1 the winning cluster (all, where not clustered), 2 the share nearest to
+            the medoid, 3 the tightest share. The selected index is then the candidate nearest to their mean.
+        share: of the candidates, for ``average`` 2 and 3.
+    """
+
+    metric: int
+    clusters: int
+    tau: float
+    iterations: int
+    init: int
+    average: int
+    share: float
+
+
+#: Arrays that a path fills: the first four of a `BatchResult`. (A named tuple would cost 3 % of a selection.)
+Output = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]
+
+
+class BatchResult(NamedTuple):
+    """What was decided for B rounds of K candidates, on the host.
+
+    Attributes:
+        indices: (B, 2 + K): selected (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped).
+        sizes: (B, C) members of each cluster, the winner's first.
+        measures: (B, 5): spread, median distance, consensus, dispersion, radius of the winning group (0 where clustered).
+        members: (B, K) whose mean is wanted; empty if nobody's.
+        dropped: candidates of all rounds that are not finite.
+        chunks: (B, T, D) synthesised chunks.
+    """
+
+    indices: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    measures: NDArray[np.float64]
+    members: NDArray[np.bool_]
+    dropped: int
+    chunks: NDArray[np.float64] | None = None
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -92,11 +124,13 @@ def starting_order(init: str, k: int, seed: int) -> NDArray[np.int64]:
 
     numpy guarantees that this legacy generator's stream never changes, so a seed means the same everywhere.
     """
+    order: NDArray[np.int64] = np.arange(k, dtype=np.int64)
     if init == "random":
         generator = _threads.generator
         generator.seed(check_seed(seed) % 2**32)
-        return generator.permutation(k).astype(np.int64)
-    return np.arange(k, dtype=np.int64)
+        order = generator.permutation(k).astype(np.int64)
+    order.flags.writeable = False  # the cache hands out the same array to all
+    return order
 
 
 def check_seed(seed: int) -> int:
@@ -133,17 +167,25 @@ def select_rounds(
     """
     features = candidates.features
     batch, k, _ = features.shape
-    # numba would compile the kernel once more for a tau of 1 or for numpy's numbers
-    clusters, tau, iterations, share = min(int(clusters), k), float(tau), int(iterations), float(share)
-    indices = np.empty((batch, k + 2), np.int64)
-    sizes = np.empty((batch, clusters), np.int64)
-    measures = np.empty((batch, 5))
-    members = np.empty((batch, k) if AVERAGES[average] else (0, 0), np.bool_)
-    dropped = _path().select_rounds(
-        features, candidates.steps, starting_order(init, k, candidates.seed), METRICS[candidates.metric], clusters, tau,
-        iterations, INITS[init], AVERAGES[average], share, indices, sizes, measures, members,
-    )  # fmt: skip
-    return BatchResult(indices, sizes, measures, dropped, members)
+    decision = _decision(candidates.metric, min(clusters, k), tau, iterations, init, average, share)
+    out = (
+        np.empty((batch, k + 2), np.int64),
+        np.empty((batch, decision.clusters), np.int64),
+        np.empty((batch, 5)),
+        np.empty((batch, k) if decision.average else (0, 0), np.bool_),
+    )
+    order = starting_order(init, k, candidates.seed)
+    dropped = _path().select_rounds(features, candidates.steps, order, decision, out)
+    return BatchResult(*out, dropped)
+
+
+@functools.lru_cache(maxsize=256)
+def _decision(*parameters: Any) -> Decision:
+    """With the numbers of names, in the types that the kernel is compiled for: not a tau of 1, nor numpy's numbers."""
+    metric, clusters, tau, iterations, init, average, share = parameters
+    return Decision(
+        METRICS[metric], int(clusters), float(tau), int(iterations), INITS[init], AVERAGES[average], float(share)
+    )
 
 
 def mean_chunks(chunks: NDArray[Any], members: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -20,9 +20,14 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from keystone_robotics.select.engine import Decision, Output
+
 # Numba's cache on disk knows when this file changes, and no other: the constants of `metrics`, written here once more.
 CANCELLED, EPSILON, GROUP_DIAMETERS = 1e-2, 1e-8, 1.251
 JITTER, LARGEST, ROUNDING = 1e-5, 2.0**49, 1e-13
+
+# For the same reason: what is compiled knows the fields by their place.
+assert Decision._fields == ("metric", "clusters", "tau", "iterations", "init", "average", "share")
 
 Array = NDArray[Any]
 
@@ -263,12 +268,13 @@ def _farthest_pair(squared, n, seeds):
 
 
 @_strict
-def _kmeans(squared, n, seeds, clusters, iterations, labels, means, offset, count):
+def _kmeans(n, clusters, iterations, labels, s):
     """Lloyd's algorithm on the K x K algebra; labels in place, returns the margin.
 
     ``means[c, i]`` is the mean of the squared distances of candidate i to the members of c; the squared distance of i to the
     centroid is that less ``offset[c]``, half of the mean within the cluster.
     """
+    squared, seeds, means, offset, count = s.squared, s.seeds, s.means, s.offset, s.counts
     largest = 0.0
     for c in range(clusters):
         offset[c] = 0.0
@@ -345,17 +351,17 @@ def _cluster(order, rule, clusters, n, s):
             if s.trial[candidate] >= 0 and found < clusters:
                 s.seeds[found] = s.trial[candidate]
                 found += 1
-        return _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.counts)
+        return _kmeans(n, clusters, rule.iterations, s.labels, s)
     if rule.init == 1:
         margin = min(_farthest_pair(s.squared, n, s.seeds), _farthest(s.squared, n, s.seeds, 2, clusters, s.totals))
-        clear = _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.counts)
+        clear = _kmeans(n, clusters, rule.iterations, s.labels, s)
         return min(margin, clear)
     inertia = np.empty(n)
     margin = np.inf
     for start in range(n):
         s.seeds[0] = start
         margin = min(margin, _farthest(s.squared, n, s.seeds, 1, clusters, s.totals))
-        clear = _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.trial, s.means, s.offset, s.counts)
+        clear = _kmeans(n, clusters, rule.iterations, s.trial, s)
         margin = min(margin, clear)
         inertia[start] = _inertia(s.squared, n, s.trial, clusters)
     best, _ = _lowest(inertia, n)
@@ -365,7 +371,7 @@ def _cluster(order, rule, clusters, n, s):
             margin = 0.0
     s.seeds[0] = best
     _farthest(s.squared, n, s.seeds, 1, clusters, s.totals)
-    _kmeans(s.squared, n, s.seeds, clusters, rule.iterations, s.labels, s.means, s.offset, s.counts)
+    _kmeans(n, clusters, rule.iterations, s.labels, s)
     return margin
 
 
@@ -390,11 +396,12 @@ def _first_member(n, labels, c):
 
 
 @_strict
-def _rank_clusters(distances, n, labels, clusters, count, rank, sizes, b):
+def _rank_clusters(n, clusters, s, sizes, b):
     """Relabel so that 0 is the winner: most members, then smallest inner distances, then lowest first member.
 
     Writes the sizes in that order, returns the margin.
     """
+    distances, labels, count, rank = s.distances, s.labels, s.counts, s.rank
     for c in range(clusters):
         count[c] = rank[c] = 0
     for i in range(n):
@@ -530,18 +537,6 @@ def _motion(row, length, steps, metric):
     return total if metric == 1 else math.sqrt(total)
 
 
-class _Rule(NamedTuple):
-    """What to decide by; see `select_rounds`."""
-
-    metric: int
-    clusters: int
-    tau: float
-    iterations: int
-    init: int
-    average: int
-    share: float
-
-
 class _Scratch(NamedTuple):
     """Memory that all rounds of a call share."""
 
@@ -560,33 +555,27 @@ class _Scratch(NamedTuple):
     values: Array
 
 
-@_strict
-def select_rounds(
-    features, steps, order, metric, clusters, tau, iterations, init, average, share, indices, sizes, measures, members
-):
+def select_rounds(features: Array, steps: int, order: Array, rule: Decision, out: Output) -> int:
     """Select in every round; one call for the whole batch.
 
     Args:
         features: (B, K, N) float32 or float64; a candidate with a number that is not below `LARGEST` is dropped.
         steps: S, how many steps the N numbers are.
         order: (K,) permutation; ``init`` 0 takes the first valid candidates of it as centroids.
-        metric: 0 L2, 1 L1, 2 cosine.
-        clusters: C, at least 1.
-        tau: cluster where the spread is not below it.
-        iterations: most k-means iterations.
-        init: 0 from ``order``, 1 farthest points, 2 the best of K farthest-point starts.
-        average: which candidates are averaged: 0 none, 1 the winning cluster (all, where not clustered), 2 the share nearest to
-            the medoid, 3 the tightest share. The selected index is then the candidate nearest to their mean.
-        share: of the candidates, for ``average`` 2 and 3.
-        indices: out, (B, K + 2) int64: selected index (-1: no valid candidate), clustered (0 or 1), labels (-1: dropped).
-        sizes: out, (B, C) int64, largest first.
-        measures: out, (B, 5) float64: spread, median distance, consensus, dispersion, radius of the winning group
-            (0 where clustered).
-        members: out, (B, K) bool, who is averaged; not written where ``average`` is 0.
+        rule: a `Decision`.
+        out: `Output`, filled; ``members`` is not written if nobody is averaged.
 
     Returns:
         How many candidates were dropped.
     """
+    return compiled_rounds(features, steps, order, *rule, *out)  # type: ignore[no-any-return]
+
+
+@_strict
+def compiled_rounds(
+    features, steps, order, metric, clusters, tau, iterations, init, average, share, indices, sizes, measures, members
+):
+    """`select_rounds`. Tuples at this border would cost two microseconds a call, a seventh of it."""
     batch, k, length = features.shape
     # whole tiles and whole vectors: the padding is zero, adds nothing
     even, padded = k + k % 2, (length + 31) // 32 * 32
@@ -602,7 +591,7 @@ def select_rounds(
         real[:even], real[even : 2 * even], real[2 * even : 2 * even + c], real[-2], real[-1],
         np.empty(max(k * (k - 1) // 2, k)),
     )  # fmt: skip
-    rule = _Rule(metric, clusters, tau, iterations, init, average, share)
+    rule = Decision(metric, clusters, tau, iterations, init, average, share)
     exact = np.empty((0, 0))
     dropped = 0
     for b in range(batch):
@@ -658,7 +647,7 @@ def _select_round(features, b, rows, n, steps, order, rule, s, indices, sizes, m
             margin = min(margin, abs(spread - rule.tau))
         if c > 1 and spread >= rule.tau:
             margin = min(margin, _cluster(order, rule, c, n, s))
-            margin = min(margin, _rank_clusters(s.distances, n, s.labels, c, s.counts, s.rank, sizes, b))
+            margin = min(margin, _rank_clusters(n, c, s, sizes, b))
             winner, clear = _medoid(s.distances, n, s.labels, s.means[0], s.totals)
             margin = min(margin, clear)
             indices[b, 1] = 1

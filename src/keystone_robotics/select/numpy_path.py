@@ -6,7 +6,7 @@ the K x K matrix of each. Comparisons are made after rounding to float32, as in 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,46 +23,34 @@ from keystone_robotics.select.metrics import (
     pairwise,
 )
 
+if TYPE_CHECKING:
+    from keystone_robotics.select.engine import Decision, Output
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class _Rule(NamedTuple):
-    """What to decide by; see ``kernel.select_rounds``."""
-
-    metric: str
-    clusters: int
-    tau: float
-    iterations: int
-    init: int
-    average: int
-    share: float
+NAMES = list(METRICS)  #: of metrics, by their number
 
 
-def select_rounds(
-    features: NDArray[np.floating],
-    steps: int,
-    order: Ints,
-    metric: int,
-    clusters: int,
-    tau: float,
-    iterations: int,
-    init: int,
-    average: int,
-    share: float,
-    indices: Ints,
-    sizes: Ints,
-    measures: Floats,
-    members: NDArray[np.bool_],
-) -> int:
+class _Round(NamedTuple):
+    """The n valid candidates of a round: distances and squared distances (n, n), features (n, N), starting order."""
+
+    distances: Floats
+    squared: Floats
+    rows: Floats
+    order: Ints
+
+
+def select_rounds(features: NDArray[np.floating], steps: int, order: Ints, rule: Decision, out: Output) -> int:
     """Select in every round. Arguments as in ``kernel.select_rounds``."""
-    rule = _Rule(list(METRICS)[metric], clusters, tau, iterations, init, average, share)
+    indices, sizes, measures, members = out
     x = features.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         valid = np.count_nonzero(np.abs(x) < LARGEST, axis=2) == x.shape[2]
         if not valid.all():
             x[~valid] = np.nan
-        distances, squared = pairwise(x, rule.metric)
+        distances, squared = pairwise(x, NAMES[rule.metric])
     indices[:] = -1
     indices[:, 1] = 0
     sizes[:] = 0
@@ -70,14 +58,15 @@ def select_rounds(
     members[:] = False
     everyone: Ints = np.arange(features.shape[1])
     for b, complete in enumerate(valid.all(1)):
-        d, squares, rows, position, start = distances[b], squared[b], x[b], everyone, order
+        one, position = _Round(distances[b], squared[b], x[b], order), everyone
         if not complete:
             position = np.flatnonzero(valid[b])
             if not len(position):
                 continue
-            d, squares, rows = d[np.ix_(position, position)], squares[np.ix_(position, position)], rows[position]
+            among = np.ix_(position, position)
             start = (np.cumsum(valid[b]) - 1)[order[valid[b][order]]]  # counted among the valid ones
-        winner, labels, averaged = _select_round(d, squares, rows, steps, start, rule, measures[b])
+            one = _Round(one.distances[among], one.squared[among], one.rows[position], start)
+        winner, labels, averaged = _select_round(one, steps, rule, measures[b])
         indices[b, 0], indices[b, 1] = position[winner], labels is not None
         indices[b, 2 + position] = 0 if labels is None else labels
         if labels is None:
@@ -85,16 +74,17 @@ def select_rounds(
         else:
             counts = np.bincount(labels)
             sizes[b, : len(counts)] = counts
-        if average:
+        if rule.average:
             members[b, position] = averaged
     return int(valid.size - valid.sum())
 
 
 def _select_round(
-    distances: Floats, squared: Floats, rows: Floats, steps: int, order: Ints, rule: _Rule, measures: Floats
+    one: _Round, steps: int, rule: Decision, measures: Floats
 ) -> tuple[int, Ints | None, NDArray[np.bool_]]:
     """The selected candidate of one round, its labels if the candidates were clustered, and who is averaged."""
-    n = len(distances)
+    distances, squared, rows, order = one
+    n, metric = len(distances), NAMES[rule.metric]
     winner = _lowest(distances.sum(1))
     labels: Ints | None = None
     averaged: NDArray[np.bool_] = np.ones(n, bool)
@@ -104,8 +94,8 @@ def _select_round(
     # sorted, the n zeros of the diagonal come first, then every distance twice
     middle = n + 2 * ((n * (n - 1) // 2 - 1) // 2)
     median = float(np.partition(distances, middle, axis=None)[middle])
-    spread = _gap(squared, rows, winner, rule.metric) / (median + EPSILON)
-    typical = motion(rows[winner], steps, rule.metric)  # of the medoid
+    spread = _gap(squared, rows, winner, metric) / (median + EPSILON)
+    typical = motion(rows[winner], steps, metric)  # of the medoid
     clusters = min(rule.clusters, n)
     if spread >= rule.tau and clusters > 1:
         labels = _rank(distances, _cluster(squared, order, clusters, rule), clusters)
@@ -113,8 +103,8 @@ def _select_round(
         winner = int(inside[_lowest(distances[inside][:, inside].sum(1))])
     if rule.average:
         averaged = _members(distances, labels, winner, rule)
-        winner = _lowest(distances_to(rows, rows[averaged].mean(0), rule.metric))
-    radius = group_radius(distances, typical, rule.metric) if labels is None else 0.0
+        winner = _lowest(distances_to(rows, rows[averaged].mean(0), metric))
+    radius = group_radius(distances, typical, metric) if labels is None else 0.0
     agreeing = np.count_nonzero(distances[winner] <= radius if labels is None else labels == 0)
     measures[:] = spread, median, agreeing / n, median / (median + typical) if median else 0.0, radius
     return winner, labels, averaged
@@ -129,7 +119,7 @@ def mean_chunks(chunks: NDArray[np.floating], members: NDArray[np.bool_], out: F
         mean /= averaged.sum()
 
 
-def _members(distances: Floats, labels: Ints | None, medoid: int, rule: _Rule) -> NDArray[np.bool_]:
+def _members(distances: Floats, labels: Ints | None, medoid: int, rule: Decision) -> NDArray[np.bool_]:
     """(n,) who is averaged."""
     n = len(distances)
     if rule.average == 1:
@@ -161,7 +151,7 @@ def _gap(squared: Floats, rows: Floats, medoid: int, metric: str) -> float:
     return max(float(near - grow + near * grow), 0.0)
 
 
-def _cluster(squared: Floats, order: Ints, clusters: int, rule: _Rule) -> Ints:
+def _cluster(squared: Floats, order: Ints, clusters: int, rule: Decision) -> Ints:
     """(n,) cluster of each candidate."""
     iterations = rule.iterations
     if rule.init == 0:

@@ -1,8 +1,9 @@
 """Rotation layouts of action vectors, as matrices and back (numpy, batched over leading dimensions).
 
-Layouts: ``axis-angle`` (3 numbers, radians), ``quaternion-xyzw`` and ``quaternion-wxyz`` (4), ``6d`` (the first two columns
-of the matrix, one after the other), and ``euler-`` followed by three different axes: lower case for rotations about the fixed
-axes, upper case for rotations about the moving ones, as in scipy (``euler-xyz`` is roll, pitch, yaw; radians).
+Layouts: ``angle`` (1 number, radians: a yaw, or a joint), ``axis-angle`` (3 numbers, radians), ``quaternion-xyzw`` and
+``quaternion-wxyz`` (4), ``6d`` (the first two columns of the matrix, one after the other), and ``euler-`` followed by three
+different axes: lower case for rotations about the fixed axes, upper case for rotations about the moving ones, as in scipy
+(``euler-xyz`` is roll, pitch, yaw; radians).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _EULER = ["euler-" + "".join(p) for axes in ("xyz", "XYZ") for p in itertools.pe
 
 #: How many numbers each layout takes.
 WIDTHS: dict[str, int] = {
+    "angle": 1,
     "axis-angle": 3,
     "quaternion-xyzw": 4,
     "quaternion-wxyz": 4,
@@ -45,6 +47,8 @@ def to_matrix(layout: str, values: Floats) -> Floats:
     >>> to_matrix("euler-xyz", np.zeros(3)).diagonal().tolist()
     [1.0, 1.0, 1.0]
     """
+    if layout == "angle":
+        return _turn(2, values[..., 0])
     if layout == "axis-angle":
         return _quaternion_to_matrix(_axis_angle_to_quaternion(values))
     if layout == "quaternion-wxyz":
@@ -69,6 +73,8 @@ def from_matrix(layout: str, matrix: Floats) -> Floats:
     >>> [round(x, 6) for x in from_matrix("euler-xyz", to_matrix("euler-xyz", turn)).tolist()]
     [0.1, 0.2, 1.5]
     """
+    if layout == "angle":
+        return np.arctan2(matrix[..., 1, 0], matrix[..., 0, 0])[..., None]
     if layout == "6d":
         return matrix[..., :2].swapaxes(-1, -2).reshape(*matrix.shape[:-2], 6)
     if layout == "quaternion-wxyz":

@@ -33,7 +33,7 @@ class ActionSpace:
         scale: size of one unit, by which differences are divided: one number, one per action dimension of the chunk, or
             ``{dim: scale}`` for some. For a rotation the unit is radians. Default: 1.
         rotation: dimensions that hold rotations, as ``{layout: first dimension}`` or ``{layout: [first, …]}`` for several
-            arms; layouts in `select.rotations` (``axis-angle``, ``quaternion-xyzw``, ``6d``, ``euler-xyz`` …).
+            arms; layouts in `select.rotations` (``angle``, ``axis-angle``, ``quaternion-xyzw``, ``6d``, ``euler-xyz`` …).
             They are compared as rotations: the distance of two is 2 sin(θ/2), θ the angle between them.
         gripper: dimensions that open or close, as ``{dim: "logit"}`` (compared after a sigmoid) or ``{dim: threshold}``
             (compared as open or closed). Synthesising rules take a vote there instead of a mean.

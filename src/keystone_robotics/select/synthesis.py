@@ -49,8 +49,10 @@ def _average(round: Round, of: NDArray[np.bool_]) -> RuleResult:
     features = round.embed(mean[None])
     nearest = lowest(round.distances_to(features)[:, 0])
     for name, block in layout.rotations:
+        dims = list(block)
+        if name == "angle":  # a joint at 3.5 rad must not be sent to -2.8: stay on the turn that the candidates are on
+            mean[:, dims] += 2 * np.pi * np.round((round.chunks[nearest][:, dims] - mean[:, dims]) / (2 * np.pi))
         if name.startswith("quaternion"):
-            dims = list(block)
             same_sign = (mean[:, dims] * round.chunks[nearest][:, dims]).sum(1, keepdims=True) >= 0
             mean[:, dims] *= np.where(same_sign, 1, -1)
     return RuleResult(nearest, chunk=mean)

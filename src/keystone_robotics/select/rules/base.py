@@ -129,7 +129,7 @@ def with_results(candidates: Candidates, batch: BatchResult, results: list[RuleR
         selected = zip(results, candidates.chunks, indices[:, 0], strict=True)
         whole = [shown[index] if result.chunk is None else result.chunk for result, shown, index in selected]
         chunks = np.stack(whole).astype(np.float64)
-    return BatchResult(indices, sizes, measures, batch.dropped, batch.members, chunks)
+    return BatchResult(indices, sizes, measures, batch.members, batch.dropped, chunks)
 
 
 def _winner_first(labels: NDArray[Any], index: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
