@@ -153,7 +153,7 @@ def attach(
     if automatic:
         from keystone_robotics.profiling.auto import AutoK
 
-        AutoK(handle, profiles).subscribe()
+        handle.subscribe(AutoK(handle, profiles))
     warm_up()
     path = "" if check else "; plain path, since the fast path requires the self-check"
     log.info(

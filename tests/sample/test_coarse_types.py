@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import keystone_robotics as keystone
-from keystone_robotics.sample.check import Comparison, DrawTrace, verify
+from keystone_robotics.sample.check import CheckSettings, DrawTrace, verify
 from keystone_robotics.sample.families.pi import denoiser as gemma
 from keystone_robotics.sample.families.smolvla import denoiser as smolvla
 from keystone_robotics.sample.kit import attention
@@ -76,7 +76,7 @@ def test_a_large_dimension_excuses_no_error_in_another(where: int, passes: bool)
     candidates[..., where] += 1e-2
     request = SampleRequest(single=lambda: torch.randn(1, 5, 2) * scale)
     trace = DrawTrace(candidates[None], (noise[:, None],), {}, "plain", Mark.now())
-    finding = verify(request, trace, Comparison(False, torch.float32, True), RoundTimer())
+    finding = verify(request, trace, CheckSettings(False, torch.float32, True), RoundTimer())
     assert (finding.problem == "") == passes
     assert finding.difference == pytest.approx(1e-2, rel=1e-2)
     assert passes or f"in action dimension {where} " in finding.problem

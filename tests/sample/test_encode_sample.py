@@ -174,6 +174,20 @@ def test_a_sampler_that_may_draw_its_own_noise_is_not_for_it():
         keystone.attach(Drawing())
 
 
+def test_a_policy_with_other_names_of_parameters_is_told_so():
+    class Short:
+        def encode(self, o):
+            return o
+
+        def sample(self, c, n):
+            return n
+
+    with pytest.raises(KeystoneError, match=r"^Short has encode\(o\) and sample\(c, n\): name the param"):
+        keystone.attach(Short())
+    with pytest.raises(KeystoneError, match="'lerobot/smolvla_base' is a str: expected a policy object, not its name"):
+        keystone.attach("lerobot/smolvla_base")
+
+
 def test_an_adapter_of_the_users_own_goes_first(monkeypatch):
     class Mine(type(ADAPTER)):
         name, project = "mine", "us"
@@ -208,6 +222,17 @@ def test_contexts_without_a_row_for_each_observation_are_refused(pack, message):
     rows = 3 if "2, 2" in message else 2
     with torch.no_grad(), pytest.raises(KeystoneError, match=message.replace("(2, 2", "(2, 3")):
         policy(torch.zeros(rows, 3))
+
+
+class OneRow(Own):
+    def sample(self, context, noise):
+        return super().sample(context, noise.reshape(1, *SHAPE))
+
+
+def test_a_sampler_for_one_row_is_told_what_to_take():
+    keystone.attach(policy := OneRow(), k=4)
+    with pytest.raises(KeystoneError, match=r"RuntimeError: shape.*The method must take B \* K rows"):
+        policy(torch.zeros(1, 3))
 
 
 def test_flat_chunks_are_refused():

@@ -82,7 +82,7 @@ def test_unknown_object() -> None:
         ("sampel_actions", "did you mean 'sample_actions'?"),
         ("netwrok.forward", "did you mean 'network'?"),
         ("network.foward", "did you mean 'forward'?"),
-        ("quite_different", "Known: "),
+        ("quite_different", "known are "),
     ],
 )
 def test_wrong_site_suggests_the_nearest(site: str, suggestion: str) -> None:

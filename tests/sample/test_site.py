@@ -2,6 +2,7 @@
 
 import logging
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -225,6 +226,8 @@ def _in_place(chunk: Tensor) -> Tensor:
         (_in_place, "draw with torch.randn"),
         (_numpy_then_clip, "return the tensor, and convert it in the caller"),
         (lambda chunk: torch.tensor(chunk.tolist()), "return the tensor, and convert it in the caller"),
+        (lambda chunk: chunk.data.clamp(-1, 1), "it reads or writes .data"),
+        (nn.BatchNorm1d(6), "put the policy into eval()"),
     ],
 )
 def test_what_cannot_be_vectorised_is_said_in_one_line(spoil: Any, reason: str) -> None:
@@ -318,6 +321,8 @@ def test_one_chunk_without_a_batch() -> None:
         (lambda chunk: {"a": chunk, "b": -chunk}, {}, "returns a dict with a, b, expected one tensor of chunks"),
         (lambda chunk: {"action": chunk}, {"chunk": "actoin"}, "did you mean 'action'?"),
         (lambda chunk: (chunk,), {"chunk": 3}, "chunk=3: the method returns a tuple of Tensor"),
+        (lambda chunk: (chunk, None), {"chunk": 1}, "chunk=1: a NoneType there, expected chunks (B, T, D)"),
+        (lambda chunk: SimpleNamespace(action=chunk), {}, "by itself or in a dict, list or tuple"),
         (lambda chunk: chunk.flatten(1), {}, r"returns shape (1, 12), expected one tensor of chunks (B, T, D); with"),
         (lambda chunk: chunk.flatten(1), {"shape": (5, 2)}, "shape=(5, 2): the method returns shape (1, 12)"),
         (lambda chunk: None, {}, "returns a NoneType, expected one tensor of chunks (B, T, D)"),
@@ -341,6 +346,19 @@ def test_a_value_without_rows_cannot_follow_several_selections() -> None:
 def test_options_of_a_site_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=r"give site= too|expected \(T, D\)"):
         keystone.attach(Denoiser(), k=4, **options)
+
+
+def test_the_methods_own_autocast_sets_the_tolerance() -> None:
+    def act(self: Any, observation: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.denoise(observation, torch.randn(len(observation), 6, 2)).float()
+
+    policy = Denoiser()
+    policy.__class__ = type("Autocast", (Denoiser,), {"act": act})
+    handle = attach(policy)
+    policy.act(ROWS)
+    assert handle.engine.finding.compared == 8
+    assert handle.engine.finding.difference > 1e-4  # otherwise the tolerance of float32 would do
 
 
 def test_weights_in_a_coarse_dtype_set_the_tolerance() -> None:

@@ -1,5 +1,6 @@
 """What every adapter promises, checked on any object: on our own small models here, on other projects' code in upstream/."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -136,3 +137,23 @@ def paths(policy: Any, predict: Predict, **options: Any) -> dict[str, str]:
     finally:
         keystone.detach(policy)
     return {**found, "profile": profile.path}
+
+
+def assert_kept_rounds_hold_no_candidates(policy: Any, predict: Predict, **options: Any) -> None:
+    """A round that can be drawn again keeps its inputs, and neither the candidates nor what else came with them."""
+
+    def of_candidates() -> int:
+        """Live tensors with a dimension of K; selections' scores (B, K) are small."""
+        gc.collect()
+        # Not isinstance, which would wake lazy proxies of others.
+        return sum(type(one) is Tensor and 13 in one.shape and one.ndim > 2 for one in gc.get_objects())
+
+    handle = keystone.attach(policy, k=13, keep=4, **options)
+    predict()
+    after_one = of_candidates()  # a scheduler may hold its last sample
+    for _ in range(2):
+        predict()
+    assert handle.replay(0).shape[1] == 13
+    after_three = of_candidates()
+    keystone.detach(policy)
+    assert after_three <= after_one

@@ -1,4 +1,4 @@
-"""Cosmos Policy's adapter: noise from numpy, actions inside latent frames. The project's own sampling: upstream/."""
+"""Cosmos Policy's adapter on a small model of ours: noise from numpy, actions inside latent frames."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import keystone_robotics as keystone
 from keystone_robotics import KeystoneError
 from keystone_robotics.sample.families.refused import DreamZeroAdapter
 
-from . import contract
+from . import contract, drift
 from .cosmos_policy_like import (
     ACTION_FRAME,
     DIMS,
@@ -50,6 +50,15 @@ def test_candidates_take_that_many_steps(model: Any) -> None:
 def test_one_candidate_is_untouched_and_nothing_is_left_behind(model: Any) -> None:
     contract.assert_one_is_untouched(model, partial(predict, model, 2))
     contract.assert_no_trace(model, partial(predict, model, 2))
+
+
+def test_kept_rounds_hold_no_candidates(model: Any) -> None:
+    contract.assert_kept_rounds_hold_no_candidates(model, partial(predict, model, 1))
+
+
+def test_its_steps_cannot_be_compiled(model: Any) -> None:
+    with pytest.raises(KeystoneError, match="compile=True: adapter cosmos-policy has no denoising step"):
+        keystone.attach(model, k=4, compile=True)
 
 
 def test_images_are_encoded_once(model: Any) -> None:
@@ -111,6 +120,15 @@ def test_the_self_check_refuses_a_loop_that_has_changed(model: Any, monkeypatch:
     )
     with pytest.raises(KeystoneError, match="self-check failed"):
         predict(model, 1)
+
+
+def test_a_method_that_takes_one_argument_more_is_said_in_words(model: Any) -> None:
+    predict_one = partial(predict, model, 1)
+    assert drift.assert_called_methods(model, "upstream_like", predict_one) == [
+        "generate_samples_from_batch",
+        "get_data_and_condition",
+    ]
+    drift.assert_overridden_methods(model, "cosmos-policy", predict_one)
 
 
 def test_dreamzero_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -36,6 +37,7 @@ class Adapter:
         shared_context: the part of the context that candidates share, for the documentation and the log.
         sampler: attribute path of the module whose method maps context and noise to a chunk, such as
             ``"model.action_head"``; empty for the policy itself.
+        recognised_by: attributes that the module named by ``sampler`` has, by which a policy outside of LeRobot is recognised.
         override: the class that overrides this method.
         encoders: attribute paths of the methods that encode the context, such as ``"model.embed_prefix"``; timed, and counted
             by the self-check.
@@ -53,6 +55,7 @@ class Adapter:
     name: ClassVar[str]
     shared_context: ClassVar[str] = ""
     sampler: ClassVar[str] = ""
+    recognised_by: ClassVar[tuple[str, ...]] = ()
     override: ClassVar[type[SamplerOverride]]
     encoders: ClassVar[tuple[str, ...]] = ()
     steps: ClassVar[str] = ""
@@ -65,6 +68,9 @@ class Adapter:
 
     def owns(self, policy: Any) -> bool:
         """Whether this adapter is for the object. Must not import anything."""
+        if self.recognised_by:
+            module = self.module(policy)
+            return all(hasattr(module, name) for name in self.recognised_by)
         return getattr(policy, "name", None) == self.name and hasattr(policy, "predict_action_chunk")
 
     def module(self, policy: Any) -> Any:
@@ -126,7 +132,12 @@ class Adapter:
         return getattr(policy, "config", None)
 
     def window(self, config: Any) -> Window | None:
-        """The real dimensions and the executed steps, from the policy's current configuration."""
+        """The real dimensions and the executed steps, from the policy's current configuration.
+
+        None outside of LeRobot: all dimensions are the robot's there, and only the client knows the executed steps.
+        """
+        if self.recognised_by:
+            return None
         return Window(int(config.action_feature.shape[0]), 0, int(config.n_action_steps))
 
     def relative(self, config: Any) -> tuple[int, ...] | None:
@@ -160,6 +171,8 @@ def find_adapter(policy: Any) -> tuple[Adapter, Any]:
     """
     from keystone_robotics.sample.families import ADAPTERS
 
+    if isinstance(policy, str):
+        raise KeystoneError(f"{policy!r} is a str: expected a policy object, not its name")
     # Generic adapters last.
     adapters = sorted(ADAPTERS.values(), key=lambda adapter: adapter.project == "any")
     for candidate in objects_inside(policy):
@@ -168,7 +181,20 @@ def find_adapter(policy: Any) -> tuple[Adapter, Any]:
                 return adapter, candidate
     supported = sorted(name for name, adapter in ADAPTERS.items() if not adapter.refusal)
     raise KeystoneError(
-        f"no adapter for {type(policy).__name__}. Supported: {', '.join(supported)}. Give the "
+        f"{_misnamed(policy)}no adapter for {type(policy).__name__}. Supported: {', '.join(supported)}. Give the "
         "policy the methods encode(observation) and sample(context, noise), with these parameter names; or name the method "
         'that draws the noise and returns (B, T, D) chunks: keystone.attach(policy, site="sample_actions")'
     )
+
+
+def _misnamed(policy: Any) -> str:
+    """What to change in a policy that has the methods of the paper's Listing 1 with other parameters; else empty."""
+    methods = getattr(policy, "encode", None), getattr(policy, "sample", None)
+    try:
+        given = [", ".join(inspect.signature(method).parameters) for method in methods if callable(method)]
+    except (TypeError, ValueError):  # builtins and compiled modules have no signature
+        return ""
+    if len(given) < 2:
+        return ""
+    has = f"{type(policy).__name__} has encode({given[0]}) and sample({given[1]})"
+    return f"{has}: name the parameters observation, context, noise, without defaults; "

@@ -56,9 +56,9 @@ class Finding:
 
     def __str__(self) -> str:
         inside = {name: count for name, count in self.calls.items() if count}
-        encoded = f"encoders called {inside}" if inside else "the context came encoded"
+        encoded = f"encoders called {inside}, " if inside else "the context came encoded, " if self.calls else ""
         return (
-            f"{self.k} candidates, largest difference to {self.compared} single calls {self.difference:.1e}, {encoded}, "
+            f"{self.k} candidates, largest difference to {self.compared} single calls {self.difference:.1e}, {encoded}"
             f"{self.path} path"
         )
 
@@ -93,7 +93,7 @@ class DrawTrace:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CheckSettings:
     """How candidates are compared with single calls.
 
     Attributes:
@@ -107,7 +107,7 @@ class Comparison:
     distinct: bool
 
 
-def verify(request: SampleRequest, trace: DrawTrace, how: Comparison, timer: RoundTimer) -> Finding:
+def verify(request: SampleRequest, trace: DrawTrace, how: CheckSettings, timer: RoundTimer) -> Finding:
     """Compare K-wide candidates with the policy's own calls under the same noise."""
     candidates = trace.candidates.detach()  # a policy may be called with gradients on
     k = candidates.shape[1]
@@ -125,7 +125,8 @@ def verify(request: SampleRequest, trace: DrawTrace, how: Comparison, timer: Rou
 
     if how.distinct and k > 1 and _all_equal(trace):
         return found(
-            "all candidates are equal: the policy draws no noise through torch, or a fixed seed gives each the same"
+            "all candidates are equal: the policy draws no noise through torch (in JAX: from the random key among its "
+            "arguments), or a fixed seed gives each the same"
         )
     with preserve_rng(candidates.device):
         for j in compared:

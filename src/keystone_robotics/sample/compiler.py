@@ -17,7 +17,10 @@ def check_compiler(adapter: Adapter, policy: Any) -> None:
         KeystoneError: if the adapter has no step to compile, or the compiler is missing or broken.
     """
     if not adapter.compiles:
-        raise KeystoneError(f"compile=True: adapter {adapter.name} has no denoising step of its own to compile")
+        raise KeystoneError(
+            f"compile=True: adapter {adapter.name} has no denoising step of its own to compile; compile the policy's network "
+            "(module.compile()), which rounds then call"
+        )
     device = next((weight.device for weight in adapter.module(policy).parameters()), torch.device("cpu"))
     try:
         torch.compile(_probe, options={"fx_graph_cache": False})(torch.zeros(8, device=device))

@@ -21,7 +21,7 @@ from torch import Tensor
 from keystone_robotics.errors import KeystoneError, NoValidCandidate, TooManyCandidates
 from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.adaptive import merge_rows
-from keystone_robotics.sample.check import Comparison, DrawTrace, Finding, compare_with_plain, verify
+from keystone_robotics.sample.check import CheckSettings, DrawTrace, Finding, compare_with_plain, verify
 from keystone_robotics.sample.context import SamplingContext, coarsest_type
 from keystone_robotics.sample.counters import Counters
 from keystone_robotics.sample.episodes import EpisodeRows
@@ -40,6 +40,9 @@ from keystone_robotics.select.agreement import AdaptiveRange, agree
 
 log = logging.getLogger("keystone")
 T = TypeVar("T")
+
+#: Rounds that can be replayed while K is to be found: other threads may draw some before the listener that finds it is called.
+KEEP_UNTIL_K_IS_FOUND = 8
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Engine:
         selector: how one candidate is selected.
         k: candidates per round, at most; 1 runs the policy's own code.
         k_range: draw the first few, and the rest where these disagree; None draws all. Changed by `set_k`.
-        k_given: K is final; False with ``k="auto"`` until it is measured.
+        k_given: K is final; False with ``k="auto"`` until `find_k`.
         steps: denoising steps of each candidate; None for the policy's own number. Changed by `set_steps`.
         temperature: factor on the initial noise.
         seed: of all rounds, or None to draw each round's seed from torch's global generator.
@@ -121,6 +124,7 @@ class Engine:
         watches_reset: the policy's ``reset`` starts a new episode, see `watch_reset`.
         episodes: which episode each row of a batch belongs to.
         overridden: (module, original class, class while attached), in order.
+        trials: of each `trial` that is active, the oldest first, the settings when it ends.
     """
 
     adapter: Adapter
@@ -155,6 +159,7 @@ class Engine:
     usage: Usage = field(default_factory=Usage, repr=False)
     compiled: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict, repr=False)
     bypassed: dict[Any, Any] = field(default_factory=dict, repr=False)  # of `kit.bypass`
+    trials: tuple[dict[str, Any], ...] = ()
     _rehearsing: threading.local = field(default_factory=threading.local, repr=False)
     _warned: bool = False
 
@@ -257,11 +262,17 @@ class Engine:
         except Exception:
             return problem
         kind = original_class(self.owner).__name__
+        project = self.adapter.project
+        reason = (
+            "The method must take B * K rows as it takes B (docs/adapters.md)"
+            if project == "any"
+            else f"{project}'s code has changed since the adapter was tested (docs/policies.md, docs/upstream.md): use k=1, or "
+            "a version that was tested"
+        )
+        said = str(problem).strip() or "no message"
         explained = KeystoneError(
             f"adapter {self.adapter.name} does not fit the code of this {kind}, which runs alone: "
-            f"{type(problem).__name__}: {str(problem).strip().splitlines()[0] if str(problem).strip() else 'no message'}. "
-            f"{self.adapter.project}'s code has changed since the adapter was tested (docs/policies.md, docs/upstream.md): use "
-            "k=1, or a version that was tested"
+            f"{type(problem).__name__}: {said.splitlines()[0]}. {reason}"
         )
         explained.__cause__ = problem
         return explained
@@ -371,16 +382,16 @@ class Engine:
 
     def _sample_and_compare(self, round: SeededRequest, path: str) -> tuple[DrawTrace, Finding]:
         trace = self._sample(round, path)
-        spec, precision = round.request.noise, round.request.precision
-        dtype, device = (spec or trace.candidates).dtype, (spec or trace.candidates).device
-        if precision is None:
-            modules = [
-                part for module, _ in self.adapter.overrides(self.owner) for part in (module, *vars(module).values())
-            ]
-            # Stricter on the fast path: rejecting it costs time, rejecting the plain path raises.
-            encoders = self.adapter.encoder_modules(self.owner) if trace.path == "fast" else None
-            precision = coarsest_type(modules, dtype, device, encoders)
-        how = Comparison(self.check == "all", precision, round.temperature > 0)
+        request = round.request
+        noise = request.noise or trace.candidates
+        dtype = noise.dtype if request.precision is None else request.precision()
+        modules = [
+            part for module, _ in self.adapter.overrides(self.owner) for part in (module, *vars(module).values())
+        ]
+        # Stricter on the fast path: rejecting it costs time, rejecting the plain path raises.
+        encoders = self.adapter.encoder_modules(self.owner) if trace.path == "fast" else None
+        precision = coarsest_type(modules, dtype, noise.device, encoders)
+        how = CheckSettings(self.check == "all", precision, round.temperature > 0)
         return trace, verify(round.request, trace, how, self.timer)
 
     def _conclude(self, finding: Finding, round: SeededRequest) -> None:
@@ -448,12 +459,12 @@ class Engine:
             round.number, round.seeds, trace.candidates.detach(), kept, trace.path, k, times, ids, space, window
         )
         with self.lock:
-            if self.keep and not (self._is_rehearsal and self.k_given):
+            if not (self._is_rehearsal and self.k_given):
                 self.kept[round.number] = round, trace.path, k
             if not self._is_rehearsal:
                 self.last = kept
                 self.counters.add(event)
-        self.drop_old_rounds()
+        self._drop_old_rounds()
         if self._is_rehearsal:
             self._rehearsing.listeners.emit(event)
             return
@@ -484,17 +495,37 @@ class Engine:
 
     def set_k(self, k: int, adaptive: AdaptiveRange | None = None) -> None:
         """Set K from the next round on; ends ``k="auto"``, and adaptive K unless it is given."""
+        self._set(k=k, k_range=adaptive, k_given=True)
+
+    def find_k(self, k: int) -> bool:
+        """Set the K that ``k="auto"`` found; False if the user has set another meanwhile, which is final."""
+        with self.checking:
+            if self.settled("k_given"):
+                return False
+            self.set_k(k)
+            return True
+
+    def settled(self, name: str) -> Any:
+        """A setting as it is outside of trials."""
+        trials = self.trials  # read once: another thread's may end
+        return (trials[0] if trials else vars(self))[name]
+
+    def _set(self, **settings: Any) -> None:
+        """Change settings: in a trial until it ends, else also for after the trials of other threads."""
         with self.checking:  # not in the middle of a self-check
-            if self.finding is not None and self.finding.k == 1 < k:
+            if self.finding is not None and self.finding.k == 1 < settings.get("k", 1):
                 self.verified_steps.clear()  # one candidate cannot verify several: check again
-            self.k, self.k_range, self.k_given = k, adaptive, True
+            vars(self).update(settings)
+            if not self._is_rehearsal:
+                for after in self.trials:
+                    after.update(settings)
+        self._drop_old_rounds()
 
     def set_steps(self, steps: int | None) -> None:
         """Set the number of denoising steps from the next round on; None is the policy's own number."""
         if steps is not None:
             check_steps(self.adapter, self.owner, steps)
-        with self.checking:  # not in the middle of a self-check
-            self.steps = steps
+        self._set(steps=steps)
 
     def at_steps(self, function: Callable[..., T]) -> Callable[..., T]:
         """A function of the policy's code, to be called with the number of denoising steps that is set now."""
@@ -506,10 +537,10 @@ class Engine:
             return function
         return partial(call_at_steps, self.stepping, setting, steps, function)
 
-    def drop_old_rounds(self) -> None:
-        """Drop the oldest rounds beyond ``keep``."""
+    def _drop_old_rounds(self) -> None:
+        keep = self.keep if self.k_given else max(self.keep, KEEP_UNTIL_K_IS_FOUND)
         with self.lock:
-            while len(self.kept) > self.keep:
+            while len(self.kept) > keep:
                 self.kept.pop(min(self.kept))
 
     def replay(self, number: int, k: int | None = None) -> Tensor:
@@ -535,6 +566,22 @@ class Engine:
         finally:
             self._rehearsing.listeners = before
 
+    @contextlib.contextmanager
+    def trial(self, *listeners: Listener) -> Iterator[None]:
+        """A rehearsal in which K and the number of steps may be set: afterwards they are what they were, or what other threads
+        have set meanwhile.
+        """
+        with self.checking:
+            after = {name: getattr(self, name) for name in ("k", "k_range", "k_given", "steps")}
+            self.trials = (*self.trials, after)
+        try:
+            with self.rehearsal(*listeners):
+                yield
+        finally:
+            with self.checking:
+                self._set(**after)
+                self.trials = tuple(one for one in self.trials if one is not after)
+
     @property
     def _is_rehearsal(self) -> bool:
         return getattr(self._rehearsing, "listeners", None) is not None
@@ -556,7 +603,7 @@ class Engine:
         twin = memo[id(self)] = Engine.__new__(Engine)
         own = {
             "lock": threading.Lock(), "checking": threading.RLock(), "stepping": threading.RLock(), "usage": Usage(),
-            "_rehearsing": threading.local(), "kept": {}, "compiled": {}, "bypassed": {},
+            "_rehearsing": threading.local(), "trials": (), "kept": {}, "compiled": {}, "bypassed": {},
         }  # fmt: skip
         parts = {name: value for name, value in vars(self).items() if name not in own}
         vars(twin).update(copy.deepcopy(parts, memo), **own)

@@ -67,7 +67,7 @@ class RoundEvent:
     def __repr__(self) -> str:
         """One line: shapes and the selection, not the numbers."""
         shape = ", ".join(map(str, self.candidates.shape))
-        index = list(self.selection.index) if len(self.candidates) <= 4 else f"{len(self.candidates)} rows"
+        index = self.selection.index.tolist() if len(self.candidates) <= 4 else f"{len(self.candidates)} rows"
         ms = 1e3 * (self.times.encode + self.times.sample + self.times.select)
         return f"<RoundEvent {self.number}: K={self.k}, candidates ({shape}), {self.path} path, selected {index}, {ms:.1f} ms>"
 

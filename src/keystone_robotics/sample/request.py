@@ -50,14 +50,15 @@ class SampleRequest:
     Attributes:
         single: the policy's own method with its own arguments; draws its own noise.
         wide: the policy's own code on B * K rows of noise.
-        shared: the same on a shared context, without copies of it; None if not available in this round.
+        shared: the same on a shared context, without copies of it: what the path "fast" draws from. None where the adapter has
+            none, or its ``may_share`` says that this round would skip a hook, a replaced method or a part it does not know.
         noise: the initial noise; None if unknown (``site=``).
         vectorised: instead of ``wide`` and ``noise``: K, a seed and the temperature to candidates (B, K, T, D) and the noise
             (K, ...) of each draw.
         delay: steps of the chunk that will have been executed when it arrives (real-time chunking).
         guided: guided by the previous chunk, with or without delay.
         stochastic: the sampler draws noise at every step; it is seeded too.
-        precision: coarsest dtype of the computation, if the weights are not torch parameters.
+        precision: coarsest dtype of the computation, where torch's parameters do not tell; asked after candidates are drawn.
         chunk: extracts the chunks (B, T, D) from the result of ``single``.
         restore: converts the selected chunks (B, T, D) to the method's return value.
     """
@@ -70,7 +71,7 @@ class SampleRequest:
     delay: int = 0
     guided: bool = False
     stochastic: bool = False
-    precision: torch.dtype | None = None
+    precision: Callable[[], torch.dtype] | None = None
     chunk: Callable[[Any], Tensor] = _same
     restore: Callable[[Tensor], Any] = _same
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +14,19 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.sample.adapter import Adapter, Window
-from keystone_robotics.sample.kit.jax_arrays import candidate_keys, coarsest_type_of, is_random_key, to_torch
-from keystone_robotics.sample.noise import preserve_rng
+from keystone_robotics.sample.kit.jax_arrays import (
+    candidate_keys,
+    coarsest_type_of,
+    is_array,
+    random_keys,
+    to_jax,
+    to_torch,
+)
+from keystone_robotics.sample.noise import derive_seed, preserve_rng
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import SampleRequest
 from keystone_robotics.sample.state import ObjectState
-from keystone_robotics.sample.vectorise import Outputs, VectoriseError, vectorise
+from keystone_robotics.sample.vectorise import Outputs, VectoriseError, vectorise, vectorise_jax
 
 
 class SiteAdapter(Adapter):
@@ -126,7 +132,7 @@ class SiteCall:
 
     def _vectorised(self, k: int, seed: int, temperature: float, before: ObjectState | None) -> Outputs:
         try:
-            return vectorise(self.method, k, seed, temperature, self.adapter.math_attention)
+            return self._all_at_once(k, seed, temperature)
         except VectoriseError as error:
             problem = error
         if before is not None:
@@ -138,6 +144,15 @@ class SiteCall:
             with preserve_rng():
                 self.method()  # raises if the observation is at fault, and not the vectorisation
         raise problem from problem.error
+
+    def _all_at_once(self, k: int, seed: int, temperature: float) -> Outputs:
+        outputs = vectorise(self.method, k, seed, temperature, self.adapter.math_attention)
+        if not any(outputs.varies) and any(map(is_array, outputs.leaves)):
+            raise KeystoneError(
+                f"site={self.adapter.site!r}: the method returns an array of JAX, and no single random key is among its "
+                "arguments: give it one (jax.random.key) as an argument of its own, or in a dict, list or tuple"
+            )
+        return outputs
 
     def _state_after(self, outputs: Outputs) -> ObjectState:
         after = ObjectState.of(self.policy)
@@ -155,13 +170,22 @@ class SiteCall:
             )
         return after
 
+    def precision(self) -> torch.dtype:
+        """The coarsest dtype that was computed in, also under the method's own autocast."""
+        assert self.outputs is not None
+        return max({torch.float32, *self.outputs.dtypes}, key=lambda kind: torch.finfo(kind).eps)
+
+    def _one(self) -> Any:
+        """Of the candidate whose noise the self-check sets; else the policy's own."""
+        return self.method()
+
     def single(self) -> Any:
         """The method's own result. Within the self-check from the same state as the candidates."""
         if self.before is None or self.after is None:
-            return self.method()
+            return self._one()
         self.before.restore()
         try:
-            value = self.method()
+            value = self._one()
             if difference := self.after.other_shape(ObjectState.of(self.policy)):
                 raise KeystoneError(
                     f"site={self.adapter.site!r}: the method leaves other state behind when it is vectorised: {difference} "
@@ -194,7 +218,8 @@ class SiteCall:
                 leaves[number] = chunk.reshape(own)
             elif varies:
                 every = leaves[number]
-                leaves[number] = every[index, list(rows)] if every.shape[1:2] == (len(chunk),) else every[index[0]]
+                by_row = every.shape[1:2] == (len(chunk),) and number not in outputs.keys
+                leaves[number] = every[index, list(rows)] if by_row else every[index[0]]
             if outputs.numpy and varies:
                 leaves[number] = leaves[number].detach().cpu().numpy()
         return tree_unflatten(leaves, outputs.structure)
@@ -224,15 +249,17 @@ class SiteCall:
             fits = [number for number in fits if leaves[number].ndim == 3 + deep[number]] or fits
         if len(fits) != 1:
             raise KeystoneError(
-                f"the method returns {_outline(leaves, structure)}, expected one tensor of chunks (B, T, D); "
-                "attach(..., chunk=…) gives the key or the index of the chunks"
+                f"the method returns {_outline(leaves, structure)}, expected one tensor of chunks (B, T, D), by itself or in a "
+                "dict, list or tuple; attach(..., chunk=…) gives the key or the index of the chunks"
             )
         return fits[0]
 
     def _shaped(self, value: Any) -> Tensor:
         """As (B, T, D)."""
-        chunks: Tensor = torch.as_tensor(value)
-        shape = self.adapter.shape
+        name, shape = self.adapter.chunk, self.adapter.shape
+        if not isinstance(value, (Tensor, np.ndarray)):
+            raise KeystoneError(f"chunk={name!r}: a {type(value).__name__} there, expected chunks (B, T, D)")
+        chunks = torch.as_tensor(value)
         if shape is None and chunks.ndim == 3:
             return chunks
         if shape is None:
@@ -251,7 +278,8 @@ class SiteCall:
         batch = len(self.candidates)
         for number, varies in enumerate(outputs.varies):
             shape = tuple(outputs.leaves[number].shape[1:]) if varies else ()
-            if varies and number != position and batch > 1 and shape[:1] != (batch,):
+            beside = varies and number != position and number not in outputs.keys
+            if beside and batch > 1 and shape[:1] != (batch,):
                 raise KeystoneError(
                     f"the method returns a tensor of shape {shape} that depends on the noise, beside the chunks of {batch} "
                     "observations: expected one row for each, since rows may select different candidates"
@@ -270,46 +298,51 @@ def _outline(leaves: list[Any], structure: Any) -> str:
 
 @dataclass
 class JaxSiteCall(SiteCall):
-    """One call of a method in JAX, vectorised with ``jax.vmap`` over the random key among its arguments.
+    """One call of a method in JAX, vectorised with ``jax.vmap`` over the random keys among its arguments.
 
     Attributes:
-        key: of the caller; candidates have keys of their own.
-        with_key: the method as a function of the key.
+        given: the caller's keys; candidates have keys of their own.
+        with_keys: the method as a function of its keys.
+        keys: (K, ...) for each of the given ones.
     """
 
-    key: Any = None
-    with_key: Callable[[Any], Any] = field(default=lambda key: key)
-    keys: Any = None
+    given: list[Any] = field(default_factory=list)
+    with_keys: Callable[[list[Any]], Any] = field(default=lambda keys: keys)
+    keys: list[Any] = field(default_factory=list)
 
-    def _vectorised(self, k: int, seed: int, temperature: float, before: ObjectState | None) -> Outputs:
+    def _all_at_once(self, k: int, seed: int, temperature: float) -> Outputs:
         if temperature != 1.0:
             raise KeystoneError(
                 f"temperature={temperature}: a method in JAX draws its noise itself; leave temperature out"
             )
-        self.keys = candidate_keys(self.key, seed, k)
-        leaves, structure = tree_flatten(sys.modules["jax"].vmap(self.with_key)(self.keys))
-        # A single call is given the number of its candidate as noise.
-        return Outputs(
-            [to_torch(leaf) for leaf in leaves],
-            structure,
-            [True] * len(leaves),
-            False,
-            (torch.arange(k)[:, None],),
-            set(),
-        )
+        self.keys = [candidate_keys(key, derive_seed(seed, number), k) for number, key in enumerate(self.given)]
+        return vectorise_jax(self.with_keys, self.keys)
 
-    def single(self) -> Any:
-        if self.keys is None:  # the policy's own code
+    def precision(self) -> torch.dtype:
+        assert self.after is not None
+        try:
+            held = (value for _, value in self.after.tensors())
+            return coarsest_type_of(self.with_keys, self.given, held)  # calls the method once more
+        finally:
+            self.after.restore()
+
+    def _one(self) -> Any:
+        if not self.keys:  # the policy's own code
             return self.method()
-        return self.with_key(self.keys[int(torch.randn(1))])
+        number = int(torch.randn(1))
+        return self.with_keys([every[number] for every in self.keys])
 
     def chunk(self, value: Any) -> Tensor:
         leaves, structure = tree_flatten(value)
-        return super().chunk(tree_unflatten([to_torch(leaf) for leaf in leaves], structure))
+        return super().chunk(tree_unflatten([to_torch(leaf) if is_array(leaf) else leaf for leaf in leaves], structure))
 
     def restore(self, chunk: Tensor) -> Any:
         leaves, structure = tree_flatten(super().restore(chunk))
-        return tree_unflatten([sys.modules["jax"].numpy.asarray(leaf.numpy()) for leaf in leaves], structure)
+        assert self.outputs is not None
+        like = self.outputs.arrays
+        return tree_unflatten(
+            [to_jax(leaf, like[number]) if number in like else leaf for number, leaf in enumerate(leaves)], structure
+        )
 
 
 @functools.cache
@@ -319,19 +352,20 @@ def _override_method(method: str) -> type[SamplerOverride]:
     def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
         engine = self._keystone
         own = getattr(super(override, self), method)
-        original, precision = functools.partial(own, *args, **kwargs), None
-        keys = [value for value in (*args, *kwargs.values()) if is_random_key(value)]
-        call = SiteCall(engine.adapter, engine.owner, original, check=not engine.verified)
+        original = functools.partial(own, *args, **kwargs)
+        keys = random_keys(own, args, kwargs)
+        call = SiteCall(engine.adapter, engine.owner, original, check := not engine.verified)
         if keys:
+            leaves, structure = tree_flatten((args, kwargs))
 
-            def with_key(key: Any) -> Any:
-                given = [key if value is keys[0] else value for value in args]
-                return own(*given, **{name: key if value is keys[0] else value for name, value in kwargs.items()})
+            def with_keys(other: list[Any]) -> Any:
+                instead = {id(key): one for key, one in zip(keys, other, strict=True)}
+                given, named = tree_unflatten([instead.get(id(leaf), leaf) for leaf in leaves], structure)
+                return own(*given, **named)
 
-            call = JaxSiteCall(engine.adapter, engine.owner, original, check=False, key=keys[0], with_key=with_key)
-            precision = None if engine.verified else coarsest_type_of(with_key, keys[0])
+            call = JaxSiteCall(engine.adapter, engine.owner, original, check, given=keys, with_keys=with_keys)
         request = SampleRequest(
-            single=call.single, vectorised=call.draw, chunk=call.chunk, restore=call.restore, precision=precision
+            single=call.single, vectorised=call.draw, chunk=call.chunk, restore=call.restore, precision=call.precision
         )
         return engine.run(request)
 

@@ -12,6 +12,8 @@ import numpy as np
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 
+from keystone_robotics.sample.kit.jax_arrays import is_array, is_tracer
+
 #: Never looked into: code, and what holds no state of a policy.
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, Tensor, np.ndarray)
 
@@ -40,7 +42,7 @@ class ObjectState:
         queue: deque[tuple[str, Any]] = deque([("", root)])
         while queue:
             path, value = queue.popleft()
-            if id(value) in seen or isinstance(value, _OPAQUE):
+            if id(value) in seen or isinstance(value, _OPAQUE) or is_array(value):
                 continue
             seen.add(id(value))
             own = value if isinstance(value, (dict, list, deque, tuple)) else getattr(value, "__dict__", None)
@@ -60,17 +62,15 @@ class ObjectState:
             container.update(contents) if isinstance(container, dict) else container.extend(contents)
 
     def tensors(self) -> Iterator[tuple[str, Any]]:
-        """The tensors and arrays by attribute path: ``model.history[3]``."""
+        """The tensors and arrays, of numpy or JAX, by attribute path: ``model.history[3]``."""
         for path, _, contents in self.parts:
             for name, value in _entries(path, contents):
-                if isinstance(value, (Tensor, np.ndarray)):
+                if isinstance(value, (Tensor, np.ndarray)) or is_array(value):
                     yield name, value
 
     def leaked(self) -> str:
-        """The first attribute that holds a tensor of ``torch.vmap``, which is of no use outside of it; else empty."""
-        return next(
-            (name for name, value in self.tensors() if isinstance(value, Tensor) and is_batchedtensor(value)), ""
-        )
+        """The first attribute that holds a tensor of ``torch.vmap`` or a tracer of JAX, of no use outside of it; else empty."""
+        return next((name for name, value in self.tensors() if _is_traced(value)), "")
 
     def other_shape(self, other: ObjectState) -> str:
         """The first attribute whose shape is another one in the other state, with both shapes; else empty."""
@@ -79,6 +79,10 @@ class ObjectState:
             if shapes.get(name, tuple(value.shape)) != tuple(value.shape):
                 return f"{name} has shape {tuple(value.shape)}, and {shapes[name]}"
         return ""
+
+
+def _is_traced(value: Any) -> bool:
+    return is_batchedtensor(value) if isinstance(value, Tensor) else is_tracer(value)
 
 
 def _entries(path: str, container: Any) -> Iterator[tuple[str, Any]]:

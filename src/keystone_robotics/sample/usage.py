@@ -73,7 +73,7 @@ class Usage:
         """Within this block nobody is inside, and whoever wants to enter waits. Not for a thread that is inside.
 
         Raises:
-            KeystoneError: if somebody is inside for longer than `DETACH_SECONDS`.
+            KeystoneError: if a round runs for longer than `DETACH_SECONDS`.
         """
         with self._condition:
             if not self._condition.wait_for(lambda: not self._closed, DETACH_SECONDS):

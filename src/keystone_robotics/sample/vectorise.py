@@ -1,10 +1,11 @@
-"""K candidates from an unknown sampler: ``torch.vmap`` over its randomness."""
+"""K candidates from an unknown sampler: ``torch.vmap`` over its randomness, or ``jax.vmap`` over its random key."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.sample.kit.jax_arrays import is_array, is_tracer, memory_error_as_torch, to_torch
 from keystone_robotics.sample.noise import NOISE_FUNCTIONS, derive_seed, global_generator, initial_noise
 
 #: Random functions whose numbers cannot be given to a single call again.
@@ -39,7 +41,24 @@ _CAUSES = {
     "dynamic shape": "a shape in it depends on the noise (a boolean mask, nonzero, unique): use torch.where",
     "data pointer": "it goes on in numpy or in lists (np.asarray, tolist()) with values that depend on the noise: return "
     "the tensor, and convert it in the caller",
+    "accessing `data`": "it reads or writes .data: use the tensor itself, or detach()",
+    "Batch norm got": "batch normalisation is in training mode: put the policy into eval()",
     "access storage": "it copies tensors that depend on the noise with copy.deepcopy: use clone()",
+}
+
+#: The same for JAX, by the name of the error.
+_JAX_CAUSES = {
+    "ConcretizationTypeError": "it makes a Python number or list of a value that depends on the random key (float(), int(), "
+    ".item(), tolist()): keep it an array",
+    "TracerBoolConversionError": "it decides by a value that depends on the random key (if, while): use jax.numpy.where "
+    "or jax.lax.cond",
+    "TracerArrayConversionError": "it goes on in numpy with values that depend on the random key (np.asarray, np.clip): use "
+    "jax.numpy, return the array, and convert it in the caller",
+    "TracerIntegerConversionError": "it uses a value that depends on the random key as an index of Python's: use "
+    "jax.numpy.take",
+    "NonConcreteBooleanIndexError": "a shape in it depends on the random key (a boolean mask): use jax.numpy.where",
+    "UnexpectedTracerError": "it keeps a value that depends on the random key outside of the method and reads it later: "
+    "return it",
 }
 
 
@@ -60,6 +79,7 @@ class CandidateDraws(TorchFunctionMode):
         self._index, self._k, self._seed, self._temperature = index, k, seed, temperature
         self.drawn: list[Tensor] = []
         self.others: set[str] = set()
+        self.dtypes: set[torch.dtype] = set()
         self.numpy = False
 
     def __torch_function__(
@@ -79,6 +99,12 @@ class CandidateDraws(TorchFunctionMode):
         else:
             with torch._C._DisableFuncTorch() if func is torch.normal else contextlib.nullcontext():
                 result = func(*args, **kwargs)
+        if isinstance(result, Tensor) and result.is_floating_point():
+            kind = result.device.type
+            # Under autocast torch.vmap may multiply in float32, and a single call does not.
+            self.dtypes |= (
+                {result.dtype, torch.get_autocast_dtype(kind)} if torch.is_autocast_enabled(kind) else {result.dtype}
+            )
         if func in _OTHER_RANDOM or (func is torch.nn.functional.dropout and _drops(*args, **kwargs)):
             self.others.add(func.__name__)
         if func not in NOISE_FUNCTIONS:
@@ -114,6 +140,9 @@ class Outputs:
         numpy: the method converts what depends on the noise to numpy.
         drawn: (K, ...) all noise, in order.
         others: names of random functions whose numbers are unknown.
+        dtypes: floating types of all results on the way, and of the method's own autocast.
+        arrays: the leaves that were arrays of JAX's, by number; those that depend on the noise (K, ...).
+        keys: numbers of those that are the next random key, one for all observations.
     """
 
     leaves: list[Any]
@@ -122,6 +151,9 @@ class Outputs:
     numpy: bool
     drawn: tuple[Tensor, ...]
     others: set[str]
+    dtypes: set[torch.dtype]
+    arrays: dict[int, Any] = field(default_factory=dict)
+    keys: set[int] = field(default_factory=set)
 
 
 def vectorise(method: Callable[[], Any], k: int, seed: int, temperature: float, math: bool = True) -> Outputs:
@@ -143,7 +175,7 @@ def vectorise(method: Callable[[], Any], k: int, seed: int, temperature: float, 
         with CandidateDraws(index, k, seed, temperature) as mode:
             leaves, structure = tree_flatten(method())
         varies = [isinstance(leaf, Tensor) and is_batchedtensor(leaf) for leaf in leaves]
-        outputs = Outputs(leaves, structure, varies, mode.numpy, (), mode.others)
+        outputs = Outputs(leaves, structure, varies, mode.numpy, (), mode.others, mode.dtypes)
         return [*(leaf for leaf, own in zip(leaves, varies, strict=True) if own), *mode.drawn]
 
     # Preserve the generators of all devices: the method may draw on any.
@@ -163,6 +195,49 @@ def vectorise(method: Callable[[], Any], k: int, seed: int, temperature: float, 
     return outputs
 
 
+def vectorise_jax(method: Callable[[list[Any]], Any], keys: list[Any]) -> Outputs:
+    """Call a method in JAX with each of its random keys (K, ...) at once; what depends on the key becomes tensors (K, ...).
+
+    A single call is given the number of its candidate as noise.
+
+    Raises:
+        VectoriseError: if JAX cannot vectorise the method, or the method itself raises.
+    """
+    leaves: list[Any] = []
+    structure: Any = None
+
+    def one(given: list[Any]) -> list[Any]:
+        nonlocal leaves, structure
+        leaves, structure = tree_flatten(method(given))
+        return [leaf for leaf in leaves if is_tracer(leaf)]
+
+    try:
+        with memory_error_as_torch():
+            found = iter(sys.modules["jax"].vmap(one)(keys))
+            arrays = {
+                number: next(found) if is_tracer(leaf) else leaf for number, leaf in enumerate(leaves) if is_array(leaf)
+            }
+            # JAX does not wait for results: computed here.
+            tensors = {number: to_torch(array) for number, array in arrays.items()}
+    except (KeystoneError, MemoryError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise VectoriseError(error) from error
+    kinds = {(key.dtype, key.shape[1:]) for key in keys}
+    varies = [is_tracer(leaf) for leaf in leaves]
+    return Outputs(
+        leaves=[tensors.get(number, leaf) for number, leaf in enumerate(leaves)],
+        structure=structure,
+        varies=varies,
+        numpy=False,
+        drawn=(torch.arange(len(keys[0]))[:, None],),
+        others=set(),
+        dtypes=set(),
+        arrays=arrays,
+        keys={number for number, leaf in enumerate(leaves) if varies[number] and (leaf.dtype, leaf.shape) in kinds},
+    )
+
+
 class VectoriseError(KeystoneError):
     """The method raised while it was vectorised.
 
@@ -172,9 +247,9 @@ class VectoriseError(KeystoneError):
         of_attention: the math backend of attention refused the call.
     """
 
-    def __init__(self, error: Exception, numpy: bool) -> None:
+    def __init__(self, error: Exception, numpy: bool = False) -> None:
         self.error, text = error, str(error)
-        cause = next((cause for sign, cause in _CAUSES.items() if sign in text), "")
+        cause = _JAX_CAUSES.get(type(error).__name__) or next((_CAUSES[sign] for sign in _CAUSES if sign in text), "")
         if not cause and numpy:
             cause = _CAUSES["data pointer"]
         first, self.known = text.split("\n")[0], bool(cause)

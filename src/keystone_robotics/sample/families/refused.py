@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from keystone_robotics.sample.adapter import Adapter
 
 
@@ -39,13 +37,9 @@ class DreamZeroAdapter(Adapter):
 
     name = "dreamzero"
     project = "DreamZero"
+    recognised_by = ("lazy_joint_video_action", "_run_diffusion_steps", "generate_noise")
     refusal = (
         "DreamZero denoises a video and the actions together, in one method that also writes the observation to its caches, "
         "moves its frame counter and draws on CUDA from a fixed seed. Candidates could share the prompt, the image and the "
         "cache of past frames, but each needs an imagined video of its own, which is nearly all of the work"
     )
-
-    def owns(self, policy: Any) -> bool:
-        return all(
-            hasattr(policy, name) for name in ("lazy_joint_video_action", "_run_diffusion_steps", "generate_noise")
-        )

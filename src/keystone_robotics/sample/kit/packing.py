@@ -96,7 +96,7 @@ class PackedOverride(SamplerOverride):
             SampleRequest(
                 single=lambda: sample(**options),
                 wide=draw,
-                shared=partial(draw, shared=True) if self._may_share() else None,
+                shared=partial(draw, shared=True) if self.may_share() else None,
                 noise=NoiseSpec(batch=batch, shape=shape, device=device),
                 delay=options.get("inference_delay") or 0,
                 guided=options.get("prev_chunk_left_over") is not None,
@@ -104,7 +104,7 @@ class PackedOverride(SamplerOverride):
         )
         return chunk
 
-    def _may_share(self) -> bool:
+    def may_share(self) -> bool:
         """Whether the fast path would skip no hook or replaced method."""
         raise NotImplementedError
 

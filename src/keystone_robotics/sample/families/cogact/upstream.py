@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.noise import preserve_rng
 from keystone_robotics.sample.override import Hook, SamplerOverride
@@ -152,13 +152,9 @@ class CogACTAdapter(Adapter):
     name = "cogact"
     shared_context = "tokens of the vision-language model (encoded once; 1 to 64 tokens, copied K times)"
     project = "CogACT, InternVLA-M1, Dexbotic"
+    recognised_by = ("net", "diffusion", "create_ddim", "in_channels", "diffusion_steps")
     steps_by_default = "10"
     override = CogACTOverride
-
-    def owns(self, policy: Any) -> bool:
-        return all(
-            hasattr(policy, name) for name in ("net", "diffusion", "create_ddim", "in_channels", "diffusion_steps")
-        )
 
     def default_steps(self, policy: Any) -> int | None:
         """Of DDIM, which the first call creates with its own argument."""
@@ -173,6 +169,3 @@ class CogACTAdapter(Adapter):
             possible = sorted({len(range(0, trained, stride)) for stride in range(1, trained)})
             return f"DDIM takes every second, every third, … of {trained} trained steps; expected one of {possible}"
         return ""
-
-    def window(self, config: Any) -> Window | None:
-        return None  # in_channels is the robot's; only the client knows the executed steps

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.kit.arguments import known_arguments
+from keystone_robotics.sample.kit.by_products import ByProducts
 from keystone_robotics.sample.kit.widen import nearest_to, widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
@@ -45,7 +46,7 @@ class CosmosPolicyOverride(SamplerOverride):
             return generate(**given)  # the future or the value of chosen actions, or the caller's noise
         if engine.steps is not None:
             given["num_steps"] = engine.steps
-        observation, drawn, frames = given["data_batch"], list[Tensor](), list[Tensor]()
+        observation, drawn, clean = given["data_batch"], ByProducts[Tensor](), ByProducts[Tensor]()
         frame = observation["action_latent_idx"]  # (B,)
 
         def chunk(output: Any) -> Tensor:
@@ -67,12 +68,15 @@ class CosmosPolicyOverride(SamplerOverride):
             return generate(observation, **options, **encoded)
 
         def draw(noise: Tensor, k: int) -> Tensor:
+            frames: list[Tensor] = []
             latents = denoise(self, noise, observation, k, call, frames)
-            drawn.append(latents.reshape(rows, k, *latents.shape[1:]))
+            drawn.add(latents.reshape(rows, k, *latents.shape[1:]))
+            for one in frames:
+                clean.add(one)
             return actions_in(latents, widen(frame, k))
 
         def restore(chosen: Tensor) -> Any:
-            latents = _with_actions(torch.cat(drawn, dim=1), frame, chosen)
+            latents, frames = _with_actions(torch.cat(drawn.take(), dim=1), frame, chosen), clean.take()
             return (latents, frames[0]) if frames else latents
 
         return engine.run(
@@ -158,25 +162,19 @@ class CosmosPolicyAdapter(Adapter):
         "latent frames of the images (encoded once, copied K times; candidates denoise actions, future and value)"
     )
     project = "Cosmos Policy"
+    recognised_by = (
+        "generate_samples_from_batch",
+        "get_x0_fn_from_batch",
+        "get_data_and_condition",
+        "sde",
+        "sampler",
+        "tokenizer",
+    )
     steps_argument = "num_steps"
     steps_by_default = "5"
     encoders = ("get_data_and_condition",)
     override = CosmosPolicyOverride
 
-    def owns(self, policy: Any) -> bool:
-        names = (
-            "generate_samples_from_batch",
-            "get_x0_fn_from_batch",
-            "get_data_and_condition",
-            "sde",
-            "sampler",
-            "tokenizer",
-        )
-        return all(hasattr(policy, name) for name in names)
-
     def default_steps(self, policy: Any) -> int | None:
         """Only the caller knows: the method's own default is for videos."""
         return None
-
-    def window(self, config: Any) -> Window | None:
-        return None  # all dimensions are the robot's; only the client knows the executed steps

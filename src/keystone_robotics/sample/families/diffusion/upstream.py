@@ -83,16 +83,19 @@ class OwnDiffusionAdapter(Adapter):
     name = "diffusion-policy"
     shared_context = "observation features (encoded once; small, copied K times)"
     project = "Diffusion Policy, DP3"
+    recognised_by = (
+        "conditional_sample",
+        "predict_action",
+        "noise_scheduler",
+        "num_inference_steps",
+        "normalizer",
+        "n_obs_steps",
+        "n_action_steps",
+        "action_dim",
+    )
     steps = "num_inference_steps"
     steps_by_default = "as many as it was trained with, 100; DP3 10"
     override = OwnDiffusionOverride
-
-    def owns(self, policy: Any) -> bool:
-        names = (
-            "conditional_sample", "predict_action", "noise_scheduler", "num_inference_steps", "normalizer", "n_obs_steps",
-            "n_action_steps", "action_dim",
-        )  # fmt: skip
-        return all(hasattr(policy, name) for name in names)
 
     def refuse_steps(self, policy: Any, steps: int) -> str:
         return refuse_more_than_trained(policy.noise_scheduler, steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,6 +13,26 @@ from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
+
+
+class Inputs(NamedTuple):
+    """The arguments of ``get_action``."""
+
+    fused_tokens: Tensor
+    state: Tensor | None
+    embodiment_id: Tensor | None
+    action_mask: Tensor | None
+    context_mask: Tensor | None
+    inference_delay: int | None
+    prev_chunk_left_over: Tensor | None
+    execution_horizon: int | None
+    rtc_processor: Any
+
+    @property
+    def is_real_time(self) -> bool:
+        """Whether the chunk continues a previous one (real-time chunking)."""
+        has_previous = self.inference_delay is not None or self.prev_chunk_left_over is not None
+        return self.rtc_processor is not None and has_previous
 
 
 class Evo1Override(SamplerOverride):
@@ -31,84 +51,80 @@ class Evo1Override(SamplerOverride):
         rtc_processor: Any = None,
     ) -> Tensor:
         """Flat chunks (B, T * D), D the padded width."""
-        single = super().get_action  # type: ignore[misc]
-        batch, chunk = fused_tokens.shape[0], (self.horizon, self.per_action_dim)
-        rtc = rtc_processor is not None and (inference_delay is not None or prev_chunk_left_over is not None)
-
-        def original() -> Tensor:
-            flat: Tensor = single(
-                fused_tokens, state, embodiment_id, action_mask, context_mask,
-                inference_delay, prev_chunk_left_over, execution_horizon, rtc_processor,
-            )  # fmt: skip
-            return flat
-
-        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
-            context, padding, embodiment = self._prepare_context(fused_tokens, state, embodiment_id, context_mask)
-            mask = self._expand_action_mask(
-                action_mask, batch_size=batch, per_action_dim=chunk[1], device=context.device, dtype=context.dtype
-            )
-            actions = noise.to(context.dtype).view(batch * k, *chunk) * widen(mask, k)
-            context, embodiment, mask = context.to(self.dtype), widen(embodiment, k), widen(mask, k)
-            if shared:
-                contexts = prepare(self.transformer_blocks, context, padding)
-            else:
-                context, padding = widen(context, k), widen(padding, k)
-            # A leftover of one row broadcasts to all candidates.
-            left_over = prev_chunk_left_over
-            if left_over is not None and left_over.ndim == 3 and left_over.shape[0] == batch:
-                left_over = widen(left_over, k)
-            steps = int(self.num_inference_timesteps)
-
-            def velocity(x: Tensor, time: Tensor) -> Tensor:
-                x = self._project_actions(x * mask, embodiment).to(self.dtype)
-                if shared:
-                    x = run_blocks(self.transformer_blocks, contexts, x, time)
-                else:
-                    for block in self.transformer_blocks:
-                        x = block(x, context, time.expand(len(x), -1), padding)
-                x = self.norm_out(x)
-                x = self.seq_pool_proj(x.reshape(batch * k, -1)) if self.horizon > 1 else x.squeeze(1)
-                return self.mlp_head(x, embodiment).view(batch * k, *chunk) * mask
-
-            for i in range(steps):
-                time = self.time_pos_enc(1000)[0, min(int(i / steps * 999), 999)].to(context)
-                if rtc:
-                    # Real-time chunking counts time from 1 down to 0, with the opposite velocity.
-                    guided = rtc_processor.denoise_step(
-                        x_t=actions,
-                        prev_chunk_left_over=left_over,
-                        inference_delay=inference_delay,
-                        time=1.0 - i / steps,
-                        original_denoise_step_partial=lambda x, time=time: -velocity(x, time),
-                        execution_horizon=execution_horizon,
-                    )
-                    actions = actions - guided / steps
-                else:
-                    actions = actions + velocity(actions, time) / steps
-            return actions * mask
-
+        given = Inputs(
+            fused_tokens, state, embodiment_id, action_mask, context_mask, inference_delay, prev_chunk_left_over,
+            execution_horizon, rtc_processor,
+        )  # fmt: skip
+        draw, batch, rtc = partial(self._draw, given), fused_tokens.shape[0], given.is_real_time
         return self._keystone.run(
             SampleRequest(
-                single=original,
-                chunk=lambda flat: flat.view(batch, *chunk),
+                single=partial(super().get_action, *given),  # type: ignore[misc]
+                chunk=lambda flat: flat.view(batch, self.horizon, self.per_action_dim),
                 restore=lambda chosen: chosen.reshape(batch, -1),
                 wide=draw,
-                shared=partial(draw, shared=True) if self._may_share() else None,
-                noise=NoiseSpec(
-                    batch=batch,
-                    shape=(self.horizon * self.per_action_dim,),
-                    device=fused_tokens.device,
-                    dtype=fused_tokens.dtype,
-                    uniform=True,
-                ),
+                shared=partial(draw, shared=True) if self.may_share() else None,
+                noise=NoiseSpec.like(fused_tokens, (self.horizon * self.per_action_dim,), uniform=True),
                 delay=int(inference_delay or 0) if rtc else 0,
                 guided=rtc and prev_chunk_left_over is not None,
             )
         )
 
-    def _may_share(self) -> bool:
+    def _draw(self, given: Inputs, noise: Tensor, k: int, shared: bool = False) -> Tensor:
+        """(B * K, T, D) chunks from flat noise (B * K, T * D)."""
+        batch, chunk = given.fused_tokens.shape[0], (self.horizon, self.per_action_dim)
+        context, padding, embodiment = self._prepare_context(
+            given.fused_tokens, given.state, given.embodiment_id, given.context_mask
+        )
+        mask = self._expand_action_mask(
+            given.action_mask, batch_size=batch, per_action_dim=chunk[1], device=context.device, dtype=context.dtype
+        )
+        actions = noise.to(context.dtype).view(batch * k, *chunk) * widen(mask, k)
+        context, embodiment, mask = context.to(self.dtype), widen(embodiment, k), widen(mask, k)
+        blocks = self.transformer_blocks
+        if shared:
+            network = partial(run_blocks, blocks, prepare(blocks, context, padding))
+        else:
+            network = partial(_run_own_blocks, blocks, widen(context, k), widen(padding, k))
+        # A leftover of one row broadcasts to all candidates.
+        left_over = given.prev_chunk_left_over
+        if left_over is not None and left_over.ndim == 3 and left_over.shape[0] == batch:
+            left_over = widen(left_over, k)
+        steps = int(self.num_inference_timesteps)
+
+        def velocity(x: Tensor, time: Tensor) -> Tensor:
+            x = self._project_actions(x * mask, embodiment).to(self.dtype)
+            x = self.norm_out(network(x, time))
+            x = self.seq_pool_proj(x.reshape(batch * k, -1)) if self.horizon > 1 else x.squeeze(1)
+            return self.mlp_head(x, embodiment).view(batch * k, *chunk) * mask
+
+        for i in range(steps):
+            time = self.time_pos_enc(1000)[0, min(int(i / steps * 999), 999)].to(context)
+            if given.is_real_time:
+                # Real-time chunking counts time from 1 down to 0, with the opposite velocity.
+                guided = given.rtc_processor.denoise_step(
+                    x_t=actions,
+                    prev_chunk_left_over=left_over,
+                    inference_delay=given.inference_delay,
+                    time=1.0 - i / steps,
+                    original_denoise_step_partial=lambda x, time=time: -velocity(x, time),
+                    execution_horizon=given.execution_horizon,
+                )
+                actions = actions - guided / steps
+            else:
+                actions = actions + velocity(actions, time) / steps
+        return actions * mask
+
+    def may_share(self) -> bool:
+        """Whether the fast path supports the blocks, and would skip no hook or replaced method."""
         blocks = self.transformer_blocks
         return recognises(blocks) and may_bypass(self._keystone, BYPASS, blocks)
+
+
+def _run_own_blocks(blocks: Any, context: Tensor, padding: Tensor | None, x: Tensor, time: Tensor) -> Tensor:
+    """The head's own blocks on tokens (B * K, S, E), with a row of context for each."""
+    for block in blocks:
+        x = block(x, context, time.expand(len(x), -1), padding)
+    return x
 
 
 class Evo1Adapter(Adapter):

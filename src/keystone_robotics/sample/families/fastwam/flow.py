@@ -9,9 +9,9 @@ from torch import Tensor
 
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.families.fastwam import denoiser
-from keystone_robotics.sample.families.groot.flow_head import call_network
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.lengths import mark_dynamic_lengths
+from keystone_robotics.sample.kit.network import call_network
 from keystone_robotics.sample.kit.widen import widen
 
 #: Maps the actions (K, T, D) and the step index to their velocity.
@@ -24,8 +24,7 @@ Compile = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 def denoise(
     model: Any,
     noise: Tensor,
-    count: int,
-    shift: float | None,
+    call: Mapping[str, Any],
     given: Mapping[str, Any],
     compiled: Compile,
     shared: bool = False,
@@ -35,14 +34,16 @@ def denoise(
     Args:
         model: with ``_predict_action_noise_with_cache`` and ``infer_action_scheduler``.
         noise: of all candidates.
-        count: denoising steps.
-        shift: of their times; None for the model's default.
+        call: arguments of ``infer_action``: the number of denoising steps, and the shift of their times.
         given: arguments of one candidate's step, except actions and time.
         compiled: applied to the step.
         shared: candidates share cache and text; requires `may_share`.
     """
     times, deltas = model.infer_action_scheduler.build_inference_schedule(
-        num_inference_steps=count, device=model.device, dtype=noise.dtype, shift_override=shift
+        num_inference_steps=call["num_inference_steps"],
+        device=model.device,
+        dtype=noise.dtype,
+        shift_override=call["sigma_shift"],
     )
     network = (shared_network if shared else own_network)(model, given, times, len(noise), compiled)
     actions = noise

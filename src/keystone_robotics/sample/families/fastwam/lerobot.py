@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -40,14 +41,10 @@ class FastWAMOverride(SamplerOverride):
             self.eval()
             candidates = []
             for row, noises in enumerate(noise.view(rows, k, *noise.shape[1:])):
-                given = _row(inputs, row)
-                step = _first_step(self.model, noise.shape[1], **given)
-                count, shift = given["num_inference_steps"], given["sigma_shift"]
-                candidates.append(denoise(self.model, noises, count, shift, step, self._keystone.compiled_step, shared))
+                call = inputs if rows == 1 else _slice_infer_kwargs(inputs, index=row, batch_size=rows)
+                step = _first_step(self.model, call, noise.shape[1])
+                candidates.append(denoise(self.model, noises, call, step, self._keystone.compiled_step, shared))
             return torch.cat(candidates).to(batch_device(batch), torch.float32)
-
-        def _row(inputs: dict[str, Any], row: int) -> dict[str, Any]:
-            return inputs if rows == 1 else _slice_infer_kwargs(inputs, index=row, batch_size=rows)
 
         return self._keystone.run(
             SampleRequest(
@@ -64,24 +61,16 @@ class FastWAMOverride(SamplerOverride):
         )
 
 
-def _first_step(
-    model: Any,
-    horizon: int,
-    prompt: Any,
-    input_image: Tensor,
-    proprio: Tensor | None,
-    context: Tensor | None,
-    context_mask: Tensor | None,
-    tiled: bool,
-    **_: Any,
-) -> dict[str, Any]:
-    """Arguments of the first denoising step in ``FastWAM.infer_action``, for one observation, except actions and time."""
-    image, _height, _width = model._normalize_infer_input_image(input_image)
+def _first_step(model: Any, call: Mapping[str, Any], horizon: int) -> dict[str, Any]:
+    """Arguments of the first denoising step in a call of ``FastWAM.infer_action``, for one observation, except actions and
+    time.
+    """
+    image, _height, _width = model._normalize_infer_input_image(call["input_image"])
     first_frame = model._encode_input_image_latents_tensor(
-        input_image=image.to(device=model.device, dtype=model.torch_dtype), tiled=tiled
+        input_image=image.to(device=model.device, dtype=model.torch_dtype), tiled=call["tiled"]
     )
     context, context_mask = model._prepare_infer_context(
-        prompt, context, context_mask, model._normalize_infer_proprio(proprio)
+        call["prompt"], call["context"], call["context_mask"], model._normalize_infer_proprio(call["proprio"])
     )
     video = model.video_expert.pre_dit(
         x=first_frame,

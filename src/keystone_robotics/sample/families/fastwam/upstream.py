@@ -54,15 +54,7 @@ class OwnFastWAMOverride(SamplerOverride):
 
         def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
             step = _first_step(infer, given)
-            actions = denoise(
-                self,
-                noise,
-                given["num_inference_steps"],
-                given["sigma_shift"],
-                step,
-                engine.compiled_step,
-                shared,
-            )
+            actions = denoise(self, noise, given, step, engine.compiled_step, shared)
             return actions.float().cpu()  # where upstream returns them, for the comparison in the self-check
 
         return engine.run(
@@ -113,14 +105,17 @@ class OwnFastWAMAdapter(Adapter):
     name = "fast-wam"
     shared_context = "the image's latents, the text and the video expert's key-value cache (one copy, independent of K)"
     project = "FastWAM"
+    recognised_by = (
+        "infer_action",
+        "_predict_action_noise_with_cache",
+        "infer_action_scheduler",
+        "action_expert",
+        "mot",
+    )
     steps_argument = "num_inference_steps"
     steps_by_default = "20"
     override = OwnFastWAMOverride
     compiles = True
-
-    def owns(self, policy: Any) -> bool:
-        names = ("infer_action", "_predict_action_noise_with_cache", "infer_action_scheduler", "action_expert", "mot")
-        return all(hasattr(_model(policy), name) for name in names)
 
     def module(self, policy: Any) -> Any:
         return _model(policy)

@@ -11,6 +11,7 @@ from torch import Tensor
 from keystone_robotics.sample.families.groot.denoiser import BYPASS, SharedDiT, recognises, run_network
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.lengths import mark_dynamic_lengths
+from keystone_robotics.sample.kit.network import call_network
 
 #: Maps tokens (B * K, S, E) and the step index to tokens of the same shape.
 Network = Callable[[Tensor, int], Tensor]
@@ -58,11 +59,6 @@ def step_times(head: Any) -> list[int]:
     """
     count = head.num_inference_timesteps
     return [int(step / float(count) * head.num_timestep_buckets) for step in range(count)]
-
-
-def call_network(network: Callable[..., Tensor], **inputs: Any) -> Tensor:
-    """Call a transformer; a function, so that it can be compiled (see `Engine.compiled_step`)."""
-    return network(**inputs)
 
 
 def own_network(head: Any, context: Any, call: Callable[..., Tensor] = call_network, **options: Any) -> Network:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.families.groot.denoiser import CONTEXT, attention_targets, run_blocks
 from keystone_robotics.sample.families.groot.flow_head import (
     Network,
@@ -50,14 +50,14 @@ class StarVLAOverride(SamplerOverride):
             network = self._shared(context, mask) if shared else self._network(context, mask, k)
             return denoise(self, noise, network, prefix)
 
-        known = may_share(self) and (mask is None or mask.dtype == torch.bool)
+        sharing = may_share(self) and (mask is None or mask.dtype == torch.bool)
         # Older heads run only as many blocks as there are contexts.
-        complete = known and (isinstance(context, Tensor) or len(context) == len(self.model.transformer_blocks))
+        sharing = sharing and (isinstance(context, Tensor) or len(context) == len(self.model.transformer_blocks))
         return self._keystone.run(
             SampleRequest(
                 single=own,
                 wide=draw,
-                shared=partial(draw, shared=True) if complete else None,
+                shared=partial(draw, shared=True) if sharing else None,
                 noise=NoiseSpec.like(first, (self.action_horizon, self.action_dim)),
             )
         )
@@ -105,20 +105,14 @@ class StarVLAAdapter(Adapter):
         "independent of K)"
     )
     project = "StarVLA"
+    recognised_by = ("predict_action", "future_tokens", "action_encoder", "action_decoder", "num_inference_timesteps")
     steps = "num_inference_timesteps"
     steps_by_default = "4"
     compiles = True
     override = StarVLAOverride
 
-    def owns(self, policy: Any) -> bool:
-        names = ("predict_action", "future_tokens", "action_encoder", "action_decoder", "num_inference_timesteps")
-        return all(hasattr(_head(policy), name) for name in names)
-
     def module(self, policy: Any) -> Any:
         return _head(policy)
-
-    def window(self, config: Any) -> Window | None:
-        return None  # action_dim is the robot's; only the client knows the executed steps
 
     def refuse(self, policy: Any) -> str:
         if hasattr(_head(policy), "t_eps"):

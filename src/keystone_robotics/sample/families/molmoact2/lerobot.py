@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,28 +26,25 @@ class MolmoAct2CrossAttentionOverride(SamplerOverride):
         return attended.view_as(x)
 
 
+#: Arguments of ``generate_actions_from_inputs`` that do not go to the vision-language model beside its tokens.
+NOT_VISION = (
+    "input_ids", "attention_mask", "states", "action_dim_is_pad", "encoder_kv_states", "encoder_attention_mask",
+    "action_horizon", "num_steps", "generator",
+)  # fmt: skip
+
+
 class MolmoAct2Override(SamplerOverride):
     """On the backbone, ``policy._backbone()``."""
 
     @torch.no_grad()
     def generate_actions_from_inputs(self, **inputs: Any) -> Tensor:
-        single = super().generate_actions_from_inputs  # type: ignore[misc]
-        weight = self._require_action_expert().action_embed.weight
         inputs["num_steps"] = self._keystone.steps or inputs.get("num_steps")
-        steps = int(inputs["num_steps"] or self.config.flow_matching_num_steps)
-
-        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
-            flow = _flow(self, noise, k, steps, self.config.mask_action_dim_padding, shared, **inputs)
-            graphs = self.action_cuda_graph_manager
-            if graphs is not None and graphs.can_use_action_flow(flow):
-                return graphs.run_action_flow(flow, steps, self._run_action_flow_loop)
-            return self._run_action_flow_loop(flow, steps)
-
+        draw, weight = partial(self._draw, inputs), self._require_action_expert().action_embed.weight
         return self._keystone.run(
             SampleRequest(
-                single=lambda: single(**inputs),
+                single=partial(super().generate_actions_from_inputs, **inputs),  # type: ignore[misc]
                 wide=draw,
-                shared=partial(draw, shared=True) if _can_fold(self) else None,
+                shared=partial(draw, shared=True) if may_share(self) else None,
                 noise=NoiseSpec(
                     batch=inputs["input_ids"].shape[0],
                     shape=(self._resolve_action_horizon(inputs.get("action_horizon")), self.config.max_action_dim),
@@ -57,120 +54,99 @@ class MolmoAct2Override(SamplerOverride):
             )
         )
 
+    def _draw(self, inputs: Mapping[str, Any], noise: Tensor, k: int, shared: bool = False) -> Tensor:
+        steps, graphs = _steps(self, inputs), self.action_cuda_graph_manager
+        flow = _flow(self, inputs, noise, k, shared, self.config.mask_action_dim_padding)
+        if graphs is not None and graphs.can_use_action_flow(flow):
+            return graphs.run_action_flow(flow, steps, self._run_action_flow_loop)
+        return self._run_action_flow_loop(flow, steps)
+
 
 class MolmoAct2RTCOverride(SamplerOverride):
     """On the policy, which has a separate loop for real-time chunking."""
 
-    def _generate_actions_from_inputs_with_rtc(
-        self,
-        *,
-        model_inputs: dict[str, Tensor],
-        action_dim_is_pad: Tensor | None,
-        num_steps: int | None,
-        generator: torch.Generator | None,
-        inference_delay: int | None,
-        prev_chunk_left_over: Tensor | None,
-        execution_horizon: int | None,
-    ) -> Tensor:
-        single = super()._generate_actions_from_inputs_with_rtc  # type: ignore[misc]
-        backbone, expert, rtc = self._backbone(), self._action_expert(), self.rtc_processor
-        num_steps = self._keystone.steps or num_steps
-        steps = int(num_steps or backbone.config.flow_matching_num_steps)
-        batch, masked = model_inputs["input_ids"].shape[0], self.config.mask_action_dim_padding
-
-        def original() -> Tensor:
-            return single(
-                model_inputs=model_inputs,
-                action_dim_is_pad=action_dim_is_pad,
-                num_steps=num_steps,
-                generator=generator,
-                inference_delay=inference_delay,
-                prev_chunk_left_over=prev_chunk_left_over,
-                execution_horizon=execution_horizon,
-            )
-
-        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
-            mask = self._encoder_attention_mask_for_action_expert(
-                input_ids=model_inputs.get("input_ids"), attention_mask=model_inputs.get("attention_mask")
-            )
-            flow = _flow(
-                backbone,
-                noise,
-                k,
-                steps,
-                masked,
-                shared,
-                action_dim_is_pad=action_dim_is_pad,
-                encoder_attention_mask=mask,
-                **model_inputs,
-            )
-            # A leftover of one row broadcasts to all candidates.
-            left_over = prev_chunk_left_over
-            if left_over is not None and left_over.ndim == 3 and left_over.shape[0] == batch:
-                left_over = widen(left_over, k)
-            actions = flow.trajectory
-            for i, modulation in enumerate(flow.modulations):
-
-                def towards_noise(x: Tensor, modulation: Any = modulation) -> Tensor:
-                    velocity = expert.forward_with_context(
-                        x, modulation.conditioning, context=flow.context, modulation=modulation
-                    )
-                    return -_without_padding(backbone, velocity, flow.action_dim_is_pad, masked)
-
-                # Real-time chunking counts time from 1 down to 0, with the opposite velocity.
-                guided = rtc.denoise_step(
-                    x_t=actions,
-                    prev_chunk_left_over=left_over,
-                    inference_delay=int(inference_delay or 0),
-                    time=1.0 - i / steps,
-                    original_denoise_step_partial=towards_noise,
-                    execution_horizon=execution_horizon,
-                )
-                actions = _without_padding(backbone, actions - guided / steps, flow.action_dim_is_pad, masked)
-            return actions
-
+    def _generate_actions_from_inputs_with_rtc(self, **given: Any) -> Tensor:
+        given["num_steps"] = self._keystone.steps or given["num_steps"]
+        draw, backbone, ids = partial(self._draw_rtc, given), self._backbone(), given["model_inputs"]["input_ids"]
         return self._keystone.run(
             SampleRequest(
-                single=original,
+                single=partial(super()._generate_actions_from_inputs_with_rtc, **given),  # type: ignore[misc]
                 wide=draw,
-                shared=partial(draw, shared=True) if _can_fold(backbone) else None,
+                shared=partial(draw, shared=True) if may_share(backbone) else None,
                 noise=NoiseSpec(
-                    batch=batch,
+                    batch=ids.shape[0],
                     shape=(self._generation_action_horizon(), int(backbone.config.max_action_dim)),
-                    device=model_inputs["input_ids"].device,
+                    device=ids.device,
                 ),
-                delay=int(inference_delay or 0),
-                guided=prev_chunk_left_over is not None,
+                delay=int(given["inference_delay"] or 0),
+                guided=given["prev_chunk_left_over"] is not None,
             )
         )
 
+    def _draw_rtc(self, given: Mapping[str, Any], noise: Tensor, k: int, shared: bool = False) -> Tensor:
+        backbone, expert, masked = self._backbone(), self._action_expert(), self.config.mask_action_dim_padding
+        inputs, steps = given["model_inputs"], _steps(backbone, given)
+        mask = self._encoder_attention_mask_for_action_expert(
+            input_ids=inputs.get("input_ids"), attention_mask=inputs.get("attention_mask")
+        )
+        inputs = {
+            **inputs,
+            "action_dim_is_pad": given["action_dim_is_pad"],
+            "encoder_attention_mask": mask,
+            "num_steps": steps,
+        }
+        flow = _flow(backbone, inputs, noise, k, shared, masked)
+        # A leftover of one row broadcasts to all candidates.
+        left_over = given["prev_chunk_left_over"]
+        if left_over is not None and left_over.ndim == 3 and left_over.shape[0] == inputs["input_ids"].shape[0]:
+            left_over = widen(left_over, k)
 
-def _flow(
-    model: Any,
-    noise: Tensor,
-    k: int,
-    steps: int,
-    masked: bool,
-    shared: bool,
-    *,
-    input_ids: Tensor,
-    attention_mask: Tensor | None = None,
-    states: Tensor | None = None,
-    action_dim_is_pad: Tensor | None = None,
-    encoder_kv_states: Any = None,
-    encoder_attention_mask: Tensor | None = None,
-    action_horizon: Any = None,
-    num_steps: Any = None,
-    generator: Any = None,
-    **vision: Any,
-) -> Any:
+        def towards_noise(modulation: Any, x: Tensor) -> Tensor:
+            velocity = expert.forward_with_context(
+                x, modulation.conditioning, context=flow.context, modulation=modulation
+            )
+            return -_without_padding(backbone, velocity, flow.action_dim_is_pad, masked)
+
+        actions = flow.trajectory
+        for i, modulation in enumerate(flow.modulations):
+            # Real-time chunking counts time from 1 down to 0, with the opposite velocity.
+            guided = self.rtc_processor.denoise_step(
+                x_t=actions,
+                prev_chunk_left_over=left_over,
+                inference_delay=int(given["inference_delay"] or 0),
+                time=1.0 - i / steps,
+                original_denoise_step_partial=partial(towards_noise, modulation),
+                execution_horizon=given["execution_horizon"],
+            )
+            actions = _without_padding(backbone, actions - guided / steps, flow.action_dim_is_pad, masked)
+        return actions
+
+
+def _steps(model: Any, inputs: Mapping[str, Any]) -> int:
+    """The number of denoising steps of a call."""
+    return int(inputs["num_steps"] or model.config.flow_matching_num_steps)
+
+
+def _flow(model: Any, inputs: Mapping[str, Any], noise: Tensor, k: int, shared: bool, masked: bool) -> Any:
     """Inputs of the expert's loop over B * K rows of noise; the context is encoded and projected for B rows, then repeated if
     it is not shared.
+
+    Args:
+        model: the backbone.
+        inputs: arguments of its ``generate_actions_from_inputs``.
+        noise: (B * K, T, D).
+        k: candidates.
+        shared: one row of context per observation; requires `may_share`.
+        masked: padded dimensions are set to zero.
     """
     from lerobot.policies.molmoact2.molmoact2_hf_model.inference import _ActionFlowInputs
 
+    steps, input_ids, attention_mask = _steps(model, inputs), inputs["input_ids"], inputs.get("attention_mask")
+    encoder_kv_states, encoder_attention_mask = inputs.get("encoder_kv_states"), inputs.get("encoder_attention_mask")
+    action_dim_is_pad = inputs.get("action_dim_is_pad")
     expert, device = model._require_action_expert(), noise.device
     if encoder_kv_states is None:
+        vision = {name: value for name, value in inputs.items() if name not in NOT_VISION}
         outputs = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **vision)
         encoder_kv_states = model._extract_kv_states(outputs.past_key_values)
     if encoder_attention_mask is None:
@@ -181,7 +157,7 @@ def _flow(
     context = expert.prepare_context(
         encoder_kv_states=model._apply_depth_gate_to_layer_kv_states(encoder_kv_states, depth_mask, gate),
         encoder_attention_mask=encoder_attention_mask,
-        state_embeddings=states,
+        state_embeddings=inputs.get("states"),
         batch_size=input_ids.shape[0],
         seq_len=noise.shape[1],
         device=device,
@@ -209,7 +185,7 @@ def _repeat_contiguous(value: Tensor | None, k: int) -> Tensor | None:
     return None if value is None else widen(value, k).contiguous()
 
 
-def _can_fold(model: Any) -> bool:
+def may_share(model: Any) -> bool:
     """Whether all cross-attention modules of the expert are overridden to fold candidates."""
     return all(
         isinstance(block.cross_attn, MolmoAct2CrossAttentionOverride) for block in model._require_action_expert().blocks

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError, StepsRefused
-from keystone_robotics.sample.adapter import Adapter, Window
+from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.kit.arguments import known_arguments
+from keystone_robotics.sample.kit.by_products import ByProducts
 from keystone_robotics.sample.kit.schedule import refuse_more_than_trained
 from keystone_robotics.sample.kit.widen import nearest_to, widen
 from keystone_robotics.sample.override import SamplerOverride
@@ -38,7 +39,7 @@ class OpenVLAOFTOverride(SamplerOverride):
             given["action_head"] = _head_with_steps(given["action_head"], engine.steps)
         if engine.untouched:
             return engine.run_single(partial(run, **given), _chunk)
-        noise, drawn = given["noise"], list[tuple[Tensor, Tensor]]()
+        noise, drawn = given["noise"], ByProducts[tuple[Tensor, Tensor]]()
 
         def single() -> Any:
             # Not the caller's noise: it is drawn again, where the self-check can replace it.
@@ -48,12 +49,13 @@ class OpenVLAOFTOverride(SamplerOverride):
             hidden: list[Tensor] = []
             wide = {**given, **{name: widen(given[name], k) for name in ROWS}}
             actions = denoise(self, noise, wide, hidden)
-            drawn.extend((actions, one) for one in hidden)
+            for one in hidden:
+                drawn.add((actions, one))
             return actions.float().cpu()  # where the model returns them, for the comparison in the self-check
 
         def restore(chunk: Tensor) -> tuple[Any, Tensor]:
             """With the hidden states (1, T * D, E) of the selected candidate, or of the one nearest to a mean."""
-            actions, hidden = (torch.cat(parts) for parts in zip(*drawn))
+            actions, hidden = (torch.cat(parts) for parts in zip(*drawn.take()))
             nearest = nearest_to(actions, chunk.to(actions))
             return chunk[0].numpy(), hidden[nearest][None]
 
@@ -115,21 +117,15 @@ class OpenVLAOFTAdapter(Adapter):
         "model in every step)"
     )
     project = "OpenVLA-OFT"
+    recognised_by = (
+        "_run_diffusion_prediction",
+        "_replace_input_embeddings",
+        "_build_multimodal_attention",
+        "predict_action",
+    )
     steps_by_default = "50"
     encoders = ("_process_vision_features",)
     override = OpenVLAOFTOverride
 
-    def owns(self, policy: Any) -> bool:
-        names = (
-            "_run_diffusion_prediction",
-            "_replace_input_embeddings",
-            "_build_multimodal_attention",
-            "predict_action",
-        )
-        return all(hasattr(policy, name) for name in names)
-
     def refuse_steps(self, policy: Any, steps: int) -> str:
         return ""  # the schedule comes with the head, in every call
-
-    def window(self, config: Any) -> Window | None:
-        return None  # all dimensions are the robot's; only the client knows the executed steps

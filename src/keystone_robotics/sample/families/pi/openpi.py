@@ -42,7 +42,7 @@ def _sample(
             single=lambda: vars(OpenPiOverride)["sample_actions"].from_class(model)(device, observation, **options),
             wide=draw,
             # A compiled sampler would capture the values cached between steps.
-            shared=None if compiled or not model._may_share() else partial(draw, shared=True),
+            shared=None if compiled or not model.may_share() else partial(draw, shared=True),
             noise=NoiseSpec(
                 batch=observation.state.shape[0],
                 shape=(model.config.action_horizon, model.config.action_dim),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.sample.families.pi.openpi_policy import OpenPiFamily, is_policy
-from keystone_robotics.sample.kit.jax_arrays import coarsest_type_of, to_torch
+from keystone_robotics.sample.kit.jax_arrays import coarsest_type_of, memory_error_as_torch, to_torch
 from keystone_robotics.sample.override import Hook, SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
 
@@ -42,12 +42,8 @@ def _sample(
         # vmap of a jitted function is compiled once per K and cached. It batches only what depends on the noise, so the
         # context is encoded once.
         wide = noise.reshape(batch, k, *shape).transpose(0, 1)
-        try:
+        with memory_error_as_torch():
             candidates = to_torch(jax.vmap(with_noise)(jax.numpy.asarray(wide.numpy())))
-        except RuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            raise torch.cuda.OutOfMemoryError(str(error)) from error  # the engine halves K
         return candidates.transpose(0, 1).flatten(0, 1)
 
     return engine.run(
@@ -57,7 +53,7 @@ def _sample(
             restore=lambda chunk: jax.numpy.asarray(chunk.numpy()),
             wide=draw,
             noise=NoiseSpec(batch=batch, shape=shape, device="cpu"),
-            precision=None if engine.verified else coarsest_type_of(with_noise, jax.numpy.zeros((batch, *shape))),
+            precision=lambda: coarsest_type_of(with_noise, jax.numpy.zeros((batch, *shape))),
         )
     )
 

@@ -70,7 +70,7 @@ class PiStep(SamplerOverride):
         )
         return hidden
 
-    def _may_share(self) -> bool:
+    def may_share(self) -> bool:
         """Whether the fast path would skip no hook or replaced method."""
         return may_bypass(self._keystone, BYPASS, self.paligemma_with_expert)
 

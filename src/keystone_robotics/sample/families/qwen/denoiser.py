@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +54,19 @@ def prepare(decoder: Any, embeds: Tensor, real: Tensor, cache: Any, positions: T
     prompt = VisibleTokens.of(real[:, None], weights.dtype)
     contexts = [prompt.context(layer.keys.to(weights.dtype), layer.values.to(weights.dtype)) for layer in cache.layers]
     return Shared(decoder, contexts, Suffix.of(visible, cosine, sine, attention))
+
+
+def own_network(model: Any, cache: Any, start: int, **inputs: Any) -> Callable[[Tensor], Tensor]:
+    """The model's own code on the cache of a prompt of ``start`` tokens: action tokens (B * K, S, E) to its output."""
+
+    def network(tokens: Tensor) -> Tensor:
+        cache.crop(start)
+        hidden: Tensor = model(
+            inputs_embeds=tokens, past_key_values=cache, use_cache=True, return_dict=True, **inputs
+        ).last_hidden_state
+        return hidden
+
+    return network
 
 
 def denoise(shared: Shared, tokens: Tensor) -> Tensor:

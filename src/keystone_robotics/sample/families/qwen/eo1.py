@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.adapter import Adapter
-from keystone_robotics.sample.families.qwen.denoiser import BYPASS, denoise, prepare, recognises
+from keystone_robotics.sample.families.qwen.denoiser import BYPASS, denoise, own_network, prepare, recognises
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
+
+
+class Inputs(NamedTuple):
+    """What candidates are drawn from: arguments of ``sample_actions``."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    pixel_values: Tensor | None
+    image_grid_thw: Tensor | None
+    mm_token_type_ids: Tensor | None
+    states: Tensor | None
+    state_token_id: int
+    action_token_id: int
+
+    @property
+    def is_action(self) -> Tensor:
+        """(B, L) bool."""
+        return self.input_ids == self.action_token_id
 
 
 class EO1Override(SamplerOverride):
@@ -34,80 +53,16 @@ class EO1Override(SamplerOverride):
         action_token_id: int,
         **kwargs: Any,
     ) -> Tensor:
-        single = super().sample_actions  # type: ignore[misc]
-        weight, backbone = self.action_in_proj.weight, self.vlm_backbone.model
-        is_action = input_ids == action_token_id
-
-        def original() -> Tensor:
-            return single(
-                input_ids, attention_mask, pixel_values, image_grid_thw, mm_token_type_ids, states,
-                state_token_id=state_token_id, action_token_id=action_token_id, **kwargs,
-            )  # fmt: skip
-
-        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
-            from lerobot.policies.common.flow_matching import euler_integrate
-
-            embeds = self.embed_prefix(
-                input_ids, states=states, state_token_id=state_token_id, action_token_id=action_token_id
-            )
-            start, end = _action_span(is_action, self.config.chunk_size)
-            device = embeds.device
-            mask, types = attention_mask.to(device), mm_token_type_ids.to(device)  # type: ignore[union-attr]
-            positions, _ = backbone.get_rope_index(
-                input_ids, image_grid_thw=image_grid_thw, attention_mask=mask, mm_token_type_ids=types
-            )
-            positions = positions.to(device)  # (3, B, L)
-            cache = backbone(
-                input_ids=input_ids[:, :start],
-                attention_mask=mask[:, :start],
-                position_ids=positions[..., :start],
-                inputs_embeds=embeds[:, :start],
-                pixel_values=pixel_values,
-                image_grid_thw=image_grid_thw,
-                mm_token_type_ids=types[:, :start],
-                use_cache=True,
-                return_dict=True,
-            ).past_key_values
-            positions = positions[..., start:end]
-            if shared:
-                causal = torch.ones(end - start, end - start, dtype=torch.bool, device=device).tril()
-                prompt = prepare(backbone.language_model, embeds, mask[:, :start].bool(), cache, positions, causal)
-            else:
-                cache.batch_repeat_interleave(k)
-                mask, positions = widen(mask[:, :end], k), positions.repeat_interleave(k, dim=1)
-
-            def hidden_of(tokens: Tensor) -> Tensor:
-                if shared:
-                    return denoise(prompt, tokens)
-                cache.crop(start)
-                return backbone(
-                    attention_mask=mask,
-                    past_key_values=cache,
-                    inputs_embeds=tokens,
-                    position_ids=positions,
-                    use_cache=True,
-                    return_dict=True,
-                ).last_hidden_state
-
-            def velocity(x: Tensor, time: Tensor) -> Tensor:
-                hidden = hidden_of(self.embed_suffix(time, x).to(embeds.dtype))
-                with self.flow_head_autocast_context():
-                    out = self.action_out_proj(hidden.to(self.action_out_proj.dtype))
-                return out.reshape(x.shape).to(x.dtype)
-
-            return euler_integrate(velocity, noise, self.config.num_denoise_steps)
-
-        # The fast path does not support masked action tokens.
-        known = (
-            recognises(backbone.language_model)
-            and may_bypass(self._keystone, BYPASS, backbone)
-            and bool((attention_mask.to(input_ids.device).bool() | ~is_action).all())
-        )
+        given = Inputs(
+            input_ids, attention_mask, pixel_values, image_grid_thw, mm_token_type_ids, states, state_token_id,
+            action_token_id,
+        )  # fmt: skip
+        draw, weight = partial(self._draw, given), self.action_in_proj.weight
         return self._keystone.run(
             SampleRequest(
-                single=original,
+                single=partial(super().sample_actions, **given._asdict(), **kwargs),  # type: ignore[misc]
                 wide=draw,
-                shared=partial(draw, shared=True) if known else None,
+                shared=partial(draw, shared=True) if self.may_share(given) else None,
                 noise=NoiseSpec(
                     batch=input_ids.shape[0],
                     shape=(self.config.chunk_size, self.config.max_action_dim),
@@ -116,6 +71,59 @@ class EO1Override(SamplerOverride):
                 ),
             )
         )
+
+    def may_share(self, given: Inputs) -> bool:
+        """Whether the fast path supports the model and no masked action tokens, and would skip no hook or replaced method."""
+        backbone = self.vlm_backbone.model
+        return (
+            recognises(backbone.language_model)
+            and may_bypass(self._keystone, BYPASS, backbone)
+            and bool((given.attention_mask.to(given.input_ids.device).bool() | ~given.is_action).all())
+        )
+
+    def _draw(self, given: Inputs, noise: Tensor, k: int, shared: bool = False) -> Tensor:
+        """(B * K, T, D) chunks from noise of the same shape; keys and values of the prompt are computed once."""
+        from lerobot.policies.common.flow_matching import euler_integrate
+
+        ids, backbone = given.input_ids, self.vlm_backbone.model
+        embeds = self.embed_prefix(
+            ids, states=given.states, state_token_id=given.state_token_id, action_token_id=given.action_token_id
+        )
+        start, end = _action_span(given.is_action, self.config.chunk_size)
+        device = embeds.device
+        mask, types = given.attention_mask.to(device), given.mm_token_type_ids.to(device)  # type: ignore[union-attr]
+        positions, _ = backbone.get_rope_index(
+            ids, image_grid_thw=given.image_grid_thw, attention_mask=mask, mm_token_type_ids=types
+        )
+        positions = positions.to(device)  # (3, B, L)
+        cache = backbone(
+            input_ids=ids[:, :start],
+            attention_mask=mask[:, :start],
+            position_ids=positions[..., :start],
+            inputs_embeds=embeds[:, :start],
+            pixel_values=given.pixel_values,
+            image_grid_thw=given.image_grid_thw,
+            mm_token_type_ids=types[:, :start],
+            use_cache=True,
+            return_dict=True,
+        ).past_key_values
+        positions = positions[..., start:end]
+        if shared:
+            causal = torch.ones(end - start, end - start, dtype=torch.bool, device=device).tril()
+            prompt = prepare(backbone.language_model, embeds, mask[:, :start].bool(), cache, positions, causal)
+            network: Callable[[Tensor], Tensor] = partial(denoise, prompt)
+        else:
+            cache.batch_repeat_interleave(k)
+            mask, positions = widen(mask[:, :end], k), positions.repeat_interleave(k, dim=1)
+            network = own_network(backbone, cache, start, attention_mask=mask, position_ids=positions)
+
+        def velocity(x: Tensor, time: Tensor) -> Tensor:
+            hidden = network(self.embed_suffix(time, x).to(embeds.dtype))
+            with self.flow_head_autocast_context():
+                out = self.action_out_proj(hidden.to(self.action_out_proj.dtype))
+            return out.reshape(x.shape).to(x.dtype)
+
+        return euler_integrate(velocity, noise, self.config.num_denoise_steps)
 
 
 def _action_span(is_action: Tensor, chunk: int) -> tuple[int, int]:

@@ -39,42 +39,35 @@ H_RDT = Bypass(
 )  # fmt: skip
 
 
-def may_share_rdt(engine: Engine, network: Any, visible: Tensor | None) -> bool:
-    """Whether `shared_rdt` supports the network and the mask (B, L), and would skip no hook or replaced method."""
-    parts = ("q", "kv", "q_norm", "k_norm", "proj", "num_heads", "head_dim")
-    known = _recognises(network, "RDT", ("cross_attn",), parts) and _is_bool(visible)
-    return known and may_bypass(engine, RDT, network)
+#: By class: what is bypassed, the attentions to the context, and their parts.
+KNOWN = {
+    "RDT": (RDT, ("cross_attn",), ("q", "kv", "q_norm", "k_norm", "proj", "num_heads", "head_dim")),
+    "HRDT": (
+        H_RDT,
+        ("img_cross_attn", "lang_cross_attn"),
+        ("wq", "wkv", "wo", "norm_q", "norm_k", "n_heads", "n_kv_heads", "head_size"),
+    ),
+}
 
 
-def may_share_h_rdt(engine: Engine, network: Any, visible: Tensor | None) -> bool:
-    """Whether `shared_h_rdt` supports the network and the mask (B, L), and would skip no hook or replaced method."""
-    parts = ("wq", "wkv", "wo", "norm_q", "norm_k", "n_heads", "n_kv_heads", "head_size")
-    known = _recognises(network, "HRDT", ("img_cross_attn", "lang_cross_attn"), parts) and _is_bool(visible)
-    return known and may_bypass(engine, H_RDT, network)
-
-
-def _is_bool(mask: Tensor | None) -> bool:
-    return mask is None or mask.dtype == torch.bool
-
-
-def _recognises(network: Any, kind: str, attentions: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    return (
-        original_class(network).__name__ == kind
-        and not network.training
-        and all(
-            hasattr(getattr(block, name, None), part)
-            for block in network.blocks
-            for name in attentions
-            for part in parts
-        )
-    )
+def may_share(engine: Engine, network: Any, visible: Tensor | None) -> bool:
+    """Whether `shared_rdt` or `shared_h_rdt` supports the network and the mask (B, L), and would skip no hook or replaced
+    method.
+    """
+    kind = original_class(network).__name__
+    if kind not in KNOWN or network.training or not (visible is None or visible.dtype == torch.bool):
+        return False
+    bypass, attentions, parts = KNOWN[kind]
+    return all(
+        hasattr(getattr(block, name, None), part) for block in network.blocks for name in attentions for part in parts
+    ) and may_bypass(engine, bypass, network)
 
 
 def shared_rdt(network: Any, language: Tensor, images: Tensor, visible: Tensor | None, frequency: Tensor) -> Network:
     """RDT's network; its blocks attend to language and to images in turn.
 
     Args:
-        network: a supported one, see `may_share_rdt`.
+        network: a supported one, see `may_share`.
         language: (B, L, E).
         images: (B, M, E).
         visible: (B, L) bool, False for masked words.
@@ -112,7 +105,7 @@ def shared_h_rdt(network: Any, images: Tensor, language: Tensor | None, visible:
     """H-RDT's network; every block attends to images, then to language.
 
     Args:
-        network: a supported one, see `may_share_h_rdt`.
+        network: a supported one, see `may_share`.
         images: (B, M, E).
         language: (B, L, E) or None.
         visible: (B, L) bool, False for masked words; None without a mask.

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Window
-from keystone_robotics.sample.families.rdt.denoiser import may_share_h_rdt, shared_h_rdt
+from keystone_robotics.sample.adapter import Adapter
+from keystone_robotics.sample.families.rdt.denoiser import may_share, shared_h_rdt
 from keystone_robotics.sample.kit.arguments import known_arguments
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
@@ -46,7 +46,7 @@ class HRDTOverride(SamplerOverride):
             SampleRequest(
                 single=own,
                 wide=draw,
-                shared=partial(draw, shared=True) if may_share_h_rdt(engine, self.model, visible) else None,
+                shared=partial(draw, shared=True) if may_share(engine, self.model, visible) else None,
                 noise=NoiseSpec.like(images, (self.pred_horizon, self.action_dim)),
             )
         )
@@ -73,24 +73,18 @@ class HRDTAdapter(Adapter):
     name = "h-rdt"
     shared_context = "image and language tokens and their projections in cross-attention (one copy, independent of K)"
     project = "H-RDT"
+    recognised_by = (
+        "predict_action",
+        "action_encoder",
+        "img_adapter",
+        "lang_adapter",
+        "num_inference_timesteps",
+        "pred_horizon",
+    )
     steps = "num_inference_timesteps"
     steps_by_default = "5"
     encoders = ("img_adapter.forward", "lang_adapter.forward")
     override = HRDTOverride
 
-    def owns(self, policy: Any) -> bool:
-        names = (
-            "predict_action",
-            "action_encoder",
-            "img_adapter",
-            "lang_adapter",
-            "num_inference_timesteps",
-            "pred_horizon",
-        )
-        return all(hasattr(policy, name) for name in names)
-
     def encoder_modules(self, policy: Any) -> Sequence[Any]:
         return [policy.img_adapter, policy.lang_adapter]
-
-    def window(self, config: Any) -> Window | None:
-        return None  # action_dim is the robot's; only the client knows the executed steps

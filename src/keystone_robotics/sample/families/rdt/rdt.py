@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keystone_robotics.sample.adapter import Adapter, Window
-from keystone_robotics.sample.families.rdt.denoiser import may_share_rdt, shared_rdt
+from keystone_robotics.sample.adapter import Adapter
+from keystone_robotics.sample.families.rdt.denoiser import may_share, shared_rdt
 from keystone_robotics.sample.kit.arguments import known_arguments
 from keystone_robotics.sample.kit.schedule import refuse_more_than_trained
 from keystone_robotics.sample.kit.widen import widen
@@ -43,7 +43,7 @@ class RDTOverride(SamplerOverride):
             SampleRequest(
                 single=own,
                 wide=draw,
-                shared=partial(draw, shared=True) if may_share_rdt(engine, self.model, visible) else None,
+                shared=partial(draw, shared=True) if may_share(engine, self.model, visible) else None,
                 noise=NoiseSpec.like(state, (self.pred_horizon, self.action_dim)),
                 stochastic=str(self.noise_scheduler_sample.config.algorithm_type).startswith("sde"),
             )
@@ -79,20 +79,20 @@ class RDTAdapter(Adapter):
     name = "rdt"
     shared_context = "image and language tokens and their projections in cross-attention (one copy, independent of K)"
     project = "RDT-1B"
+    recognised_by = (
+        "conditional_sample",
+        "adapt_conditions",
+        "state_adaptor",
+        "noise_scheduler_sample",
+        "pred_horizon",
+    )
     steps = "num_inference_timesteps"
     steps_by_default = "5"
     encoders = ("adapt_conditions",)
     override = RDTOverride
-
-    def owns(self, policy: Any) -> bool:
-        names = ("conditional_sample", "adapt_conditions", "state_adaptor", "noise_scheduler_sample", "pred_horizon")
-        return all(hasattr(policy, name) for name in names)
 
     def refuse_steps(self, policy: Any, steps: int) -> str:
         return refuse_more_than_trained(policy.noise_scheduler_sample, steps)
 
     def encoder_modules(self, policy: Any) -> Sequence[Any]:
         return [policy.lang_adaptor, policy.img_adaptor]
-
-    def window(self, config: Any) -> Window | None:
-        return None  # other robots' dimensions are 0 in every candidate; only the client knows the executed steps

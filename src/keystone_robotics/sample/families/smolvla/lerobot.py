@@ -71,7 +71,8 @@ class SmolVLAOverride(PackedOverride):
         )
         return hidden
 
-    def _may_share(self) -> bool:
+    def may_share(self) -> bool:
+        """Whether the fast path would skip no hook or replaced method."""
         return may_bypass(self._keystone, BYPASS, self.vlm_with_expert)
 
 

@@ -44,15 +44,18 @@ class VLAJEPAOverride(SamplerOverride):
                 actions = actions + self.action_decoder(hidden[:, -horizon:]) / steps
             return actions
 
-        known = recognises(self.model) and may_bypass(self._keystone, BYPASS, self.model)
         return self._keystone.run(
             SampleRequest(
                 single=lambda: single(conditioning_tokens, state),
                 wide=draw,
-                shared=partial(draw, shared=True) if known else None,
+                shared=partial(draw, shared=True) if self.may_share() else None,
                 noise=NoiseSpec.like(conditioning_tokens, (horizon, settings.action_dim)),
             )
         )
+
+    def may_share(self) -> bool:
+        """Whether the fast path supports the network, and would skip no hook or replaced method."""
+        return recognises(self.model) and may_bypass(self._keystone, BYPASS, self.model)
 
 
 class VLAJEPAAdapter(Adapter):

@@ -72,6 +72,7 @@ class OwnXVLAAdapter(Adapter):
     )
     encoders = ("forward_vlm",)
     project = "X-VLA"
+    recognised_by = ("generate_actions", "forward_vlm", "transformer", "action_space", "num_actions")
     steps_argument = "steps"
     steps_by_default = "10"
     override = OwnXVLAOverride
@@ -79,10 +80,6 @@ class OwnXVLAAdapter(Adapter):
         "chunks have dimensions for two arms, and the model does not specify how many the robot has (WidowX and Franka: "
         "dims=10, position, 6-d rotation and gripper of the first)"
     )
-
-    def owns(self, policy: Any) -> bool:
-        names = ("generate_actions", "forward_vlm", "transformer", "action_space", "num_actions")
-        return all(hasattr(policy, name) for name in names)
 
     def default_steps(self, policy: Any) -> int | None:
         """Of the method; a caller may pass another number."""
