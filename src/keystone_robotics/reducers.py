@@ -88,10 +88,10 @@ def check_engine(
     most = max(numbers)
     for seed in seeds:
         whole = _host(draw(seed, most))
-        assert len(whole) == most, f"seed {seed}: {len(whole)} candidates were drawn, asked for {most}"
+        _check_count(seed, whole, most)
         for n in numbers:
             fewer = _host(draw(seed, n))
-            assert len(fewer) == n, f"seed {seed}: {len(fewer)} candidates were drawn, asked for {n}"
+            _check_count(seed, fewer, n)
             for j in range(n):
                 if fewer[j].tobytes() != whole[j].tobytes():
                     largest = float(np.abs(fewer[j].astype(np.float64) - whole[j].astype(np.float64)).max())
@@ -99,7 +99,13 @@ def check_engine(
                         f"seed {seed}: candidate {j} of {n} is not candidate {j} of {most}, largest difference {largest:.3g}"
                     )
         first = _host(reduce(draw(seed, most), "first"))
-        assert first.tobytes() == whole[0].tobytes(), f"seed {seed}: the reducer `first` does not return candidate 0"
+        if first.tobytes() != whole[0].tobytes():
+            raise AssertionError(f"seed {seed}: the reducer `first` does not return candidate 0")
+
+
+def _check_count(seed: int, candidates: NDArray[Any], asked: int) -> None:
+    if len(candidates) != asked:
+        raise AssertionError(f"seed {seed}: {len(candidates)} candidates were drawn, asked for {asked}")
 
 
 def _host(value: Any) -> NDArray[Any]:

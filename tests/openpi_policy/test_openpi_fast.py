@@ -118,6 +118,7 @@ def test_one_candidate_never_goes_there(model, monkeypatch):
 @pytest.mark.parametrize("fast", [True, False])
 def test_the_step_can_be_compiled(fast, monkeypatch):
     compiled, own = [], torch.compile
+    torch.compiler.reset()  # what other files compiled of the same functions is not looked through
 
     def compiler(function, **options):  # without inductor, which takes its time
         compiled.append(function)

@@ -7,8 +7,10 @@ import numpy as np
 import torch
 
 from keystone_robotics.serve.metrics import Metrics
-from keystone_robotics.serve.model import Limits, Model
+from keystone_robotics.serve.model import Model
 from keystone_robotics.serve.policy import ServedAgent
+from keystone_robotics.serve.replica import Replica
+from keystone_robotics.serve.scheduler import Limits
 from keystone_robotics.serve.server import running
 from keystone_robotics.serve.service import Guard, Service
 from keystone_robotics.spec import Spec
@@ -45,11 +47,12 @@ class PointAgent(FlowAgent):
 
 
 def make_model(spec="core-mean:k=8", limits=None, agent=None, warm=True, **more):
-    model = Model(ServedAgent("point", agent or PointAgent()), Spec.parse(spec), limits or Limits(max_batch=4), **more)
+    agent = agent or PointAgent()
+    model = Model(Replica(ServedAgent("point", agent), Spec.parse(spec)), limits or Limits(max_batch=4), **more)
     if warm:
         model.warm_up()
-        model.served.agent.batches.clear()
-        model.served.agent.begun.clear()
+        agent.batches.clear()
+        agent.begun.clear()
     return model
 
 
@@ -58,7 +61,7 @@ def serving(*protocols, guard=None, model=None, **more):
     """The service, and the ports of its protocols."""
     model = model or make_model()
     metrics = Metrics()
-    model._on_round = metrics.on_round
+    model._on_batch = metrics.on_batch
     service = Service(model, guard or Guard(), metrics)
     with running(service, dict.fromkeys(protocols or ("openpi",), 0), **more) as ports:
         yield service, ports

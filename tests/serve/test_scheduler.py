@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_robotics.serve.messages import Refused, Waiting
-from keystone_robotics.serve.scheduler import LatencyTable, Scheduler, Setting, settings_from
+from keystone_robotics.serve.scheduler import LatencyTable, Limits, Scheduler, Setting
 
-SETTINGS = settings_from(16)
+SETTINGS = Limits().settings(16)
 
 
 def table(per_candidate=0.001, fixed=0.002):
@@ -26,6 +26,14 @@ def scheduler(**options):
     return Scheduler(SETTINGS, table(), **{"max_batch": 8, **options})
 
 
+def next_and_finish(one, now):
+    """The next round of the only replica, which has ended before the one after it."""
+    batch = one.next(now)
+    if batch is not None:
+        one.finish(batch)
+    return batch
+
+
 def request(robot, arrived=0.0, within=math.inf, group="same", observed=None):
     return Waiting(robot, group, arrived, arrived + within, observed)
 
@@ -33,9 +41,9 @@ def request(robot, arrived=0.0, within=math.inf, group="same", observed=None):
 def test_alone_and_without_a_deadline_a_robot_gets_all_candidates():
     one = scheduler()
     one.submit(request("a"))
-    batch = one.next(0.0)
+    batch = next_and_finish(one, 0.0)
     assert ([w.robot for w in batch.waiting], batch.setting, batch.late) == (["a"], Setting(16), 0)
-    assert one.next(0.0) is None
+    assert next_and_finish(one, 0.0) is None
 
 
 def test_k_falls_with_the_number_of_robots_and_is_given_back():
@@ -44,7 +52,7 @@ def test_k_falls_with_the_number_of_robots_and_is_given_back():
         one = scheduler()
         for number in range(robots):
             one.submit(request(str(number), within=0.040))
-        found.append(one.next(0.0).setting.k)
+        found.append(next_and_finish(one, 0.0).setting.k)
     assert found == [16, 16, 8, 4, 16, 16]  # 2 ms + robots · K · 1 ms within 40 ms
 
 
@@ -53,7 +61,7 @@ def test_those_that_wait_for_the_next_round_count_too():
     for number in range(3):
         one.submit(request(str(number), within=0.040))
     # three rounds of 2 ms + K · 1 ms, one after the other
-    assert one.next(0.0).setting.k == 8
+    assert next_and_finish(one, 0.0).setting.k == 8
 
 
 def test_a_newer_request_replaces_the_older_one_of_the_same_robot():
@@ -61,7 +69,7 @@ def test_a_newer_request_replaces_the_older_one_of_the_same_robot():
     first, second = request("a"), request("a", 0.1)
     assert one.submit(first) is None
     assert one.submit(second) is first
-    assert one.next(0.2).waiting == [second]
+    assert next_and_finish(one, 0.2).waiting == [second]
     assert one.submit(request("a", 0.3)) is None  # the other one has begun
 
 
@@ -69,8 +77,37 @@ def test_what_is_not_alike_is_not_mixed_and_the_earliest_deadline_goes_first():
     one = scheduler()
     for robot, within, group in (("a", 9, "x"), ("b", 5, "y"), ("c", 7, "x"), ("d", 8, "y")):
         one.submit(request(robot, within=within, group=group))
-    rounds = [[w.robot for w in one.next(0.0).waiting] for _ in range(2)]
+    rounds = [[w.robot for w in next_and_finish(one, 0.0).waiting] for _ in range(2)]
     assert rounds == [["b", "d"], ["c", "a"]]
+
+
+def test_a_robot_waits_for_the_end_of_its_round_and_others_do_not():
+    one = scheduler(replicas=2)
+    one.submit(request("a"))
+    first = one.next(0.0)
+    one.submit(request("a", 0.1))
+    one.submit(request("b", 0.1))
+    assert [w.robot for w in one.next(0.1).waiting] == ["b"]
+    assert one.next(0.1) is None
+    one.finish(first)
+    assert [w.robot for w in one.next(0.2).waiting] == ["a"]
+
+
+def test_idle_replicas_share_what_waits():
+    one = scheduler(replicas=2)
+    for number in range(4):
+        one.submit(request(str(number), within=0.040))
+    # two rounds at a time, each of two robots: 2 ms + 2 · 16 ms, where one replica could give four robots K = 8
+    assert [(len(b.waiting), b.setting.k) for b in (one.next(0.0), one.next(0.0))] == [(2, 16), (2, 16)]
+
+
+def test_a_busy_replica_counts_when_it_will_be_free():
+    one = scheduler(replicas=2, max_batch=1)
+    one.submit(request("busy"))
+    assert one.next(0.0).setting.k == 16  # for 18 ms
+    for number in range(2):
+        one.submit(request(str(number), within=0.030))
+    assert one.next(0.0).setting.k == 8  # both by one replica, 10 ms each
 
 
 def test_a_full_queue_refuses_and_a_replacement_still_fits():
@@ -87,14 +124,14 @@ def test_an_impossible_deadline_of_one_client_costs_the_others_nothing():
     one = scheduler()
     one.submit(request("hasty", within=0.000_1))
     one.submit(request("calm", within=1.0))
-    batch = one.next(0.0)
+    batch = next_and_finish(one, 0.0)
     assert (batch.setting.k, batch.late) == (16, 1)
 
 
 def test_a_backlog_is_worked_off_with_the_fastest_setting():
     one = scheduler()
     one.submit(request("a", arrived=0.0, within=0.050))
-    batch = one.next(0.049)  # it could have been met, and is not any more
+    batch = next_and_finish(one, 0.049)  # it could have been met, and is not any more
     assert (batch.setting.k, batch.late) == (1, 1)
 
 
@@ -105,7 +142,7 @@ def test_a_request_without_a_deadline_does_not_starve(within):
     for step in range(100):
         now = 0.05 * step
         one.submit(request("hasty", arrived=now, within=0.040))
-        if one.next(now).waiting[0].robot == "calm":
+        if next_and_finish(one, now).waiting[0].robot == "calm":
             return
     raise AssertionError("it was never answered")
 
@@ -126,7 +163,7 @@ def test_a_withdrawn_request_is_gone_and_its_successor_is_not():
     one.submit(second)
     assert not one.cancel(first)
     assert one.cancel(second)
-    assert one.next(2.0) is None
+    assert next_and_finish(one, 2.0) is None
 
 
 robots = st.lists(
@@ -145,7 +182,7 @@ def test_everybody_is_answered_once_and_no_met_deadline_is_traded_away(asked, ma
         newest[str(robot)] = waiting = request(str(robot), arrived, within, group)
         one.submit(waiting)
     now, answered = 1.0, []
-    while (batch := one.next(now)) is not None:
+    while (batch := next_and_finish(one, now)) is not None:
         assert len(batch.waiting) <= max_batch
         assert len({w.group for w in batch.waiting}) == 1
         answered += batch.waiting
@@ -175,10 +212,18 @@ def test_k_comes_back_when_a_busy_machine_is_free_again():
     found = []
     for slowdown in (1, 8, 8, 8, *[1] * 140):
         one.submit(request("a", within=0.040))
-        setting = one.next(0.0).setting
+        setting = next_and_finish(one, 0.0).setting
         found.append(setting.k)
         one.latency.observe(1, setting, slowdown * (0.002 + 0.001 * setting.k))
     assert (found[0], min(found), found[-1]) == (16, 2, 16)
+
+
+def test_k_falls_also_when_not_even_one_robot_is_in_time_on_a_busy_machine():
+    one = scheduler()
+    for _ in range(3):
+        one.latency.observe(1, Setting(1), 0.100)
+    one.submit(request("a", within=0.040))
+    assert next_and_finish(one, 0.0).setting.k == 1
 
 
 @pytest.mark.parametrize("robots", [8, 16])
@@ -191,7 +236,7 @@ def test_99_of_100_replies_are_in_time_on_a_machine_that_has_other_work(robots):
         for arrived, robot in [pair for pair in asking if pair[0] <= now]:
             one.submit(request(robot, arrived, within=0.2))
             asking.remove((arrived, robot))
-        batch = one.next(now)
+        batch = next_and_finish(one, now)
         undisturbed = 0.002 + 0.001 * len(batch.waiting) * batch.setting.k
         seconds = undisturbed * max(math.exp(noise.gauss(0, 0.3)), 1)
         one.latency.observe(len(batch.waiting), batch.setting, seconds)

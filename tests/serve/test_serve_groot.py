@@ -11,7 +11,7 @@ from serving import PointAgent, make_model, serving, state
 from test_serve_openpi import connect, expected_chunk, in_threads, wait_until
 
 from keystone_robotics.serve.protocols import groot
-from keystone_robotics.serve.protocols.arrays import unpack
+from keystone_robotics.serve.protocols.arrays import unpack_dict
 from keystone_robotics.serve.service import Guard
 
 
@@ -167,7 +167,7 @@ def test_nothing_is_computed_for_a_client_that_has_gone():
 
 def test_nothing_is_built_of_a_message_without_the_token(monkeypatch):
     built = []
-    monkeypatch.setattr(groot, "unpack", lambda message: built.append(message) or unpack(message))
+    monkeypatch.setattr(groot, "unpack_dict", lambda *given: built.append(given) or unpack_dict(*given))
     with serving("groot", guard=Guard(token="0123456789abcdef")) as (_, ports):
         for token in (None, "wrong", 5, ["0123456789abcdef"]):
             assert "Unauthorized" in Client(ports["groot"], token=token).call("ping", {"a": [{"b": 1}]})["error"]

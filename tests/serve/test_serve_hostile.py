@@ -1,10 +1,14 @@
 """Clients that are not what they should be, over real sockets: each ends its own connection and nobody else's."""
 
+import asyncio
 import contextlib
+import dataclasses
 import logging
+import re
 import socket
 import ssl
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -12,12 +16,14 @@ import urllib.request
 import msgpack
 import numpy as np
 import pytest
+import torch
 import websockets
+import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openpi_client import msgpack_numpy
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
-from serving import STATE, PointAgent, make_model, serving, state
+from serving import STATE, PointAgent, flow_policy, make_model, serving, state
 from test_serve_openpi import connect, in_threads, wait_until
 from websockets.sync.client import connect as open_socket
 
@@ -25,8 +31,14 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve.address import check_address, make_tls
 from keystone_robotics.serve.logs import TextLines
 from keystone_robotics.serve.messages import Refused
-from keystone_robotics.serve.protocols.arrays import unpack
+from keystone_robotics.serve.model import Model
+from keystone_robotics.serve.policy import ServedMessages
+from keystone_robotics.serve.protocols import openpi
+from keystone_robotics.serve.protocols.arrays import MOST_ARRAYS, pack_groot, pack_openpi, unpack
+from keystone_robotics.serve.protocols.decoding import LARGE, decode
+from keystone_robotics.serve.replica import Replica
 from keystone_robotics.serve.service import Guard
+from keystone_robotics.spec import Spec
 
 TOKEN = "correct horse battery staple"
 
@@ -52,7 +64,6 @@ def still_serves(ports):
         (b"", "not a valid message"),
         ("text", "the message is text"),
         (msgpack.packb([1, 2]), "the message is a list"),
-        (msgpack.packb({"endpoint": "kill"}), "expected infer or reset"),
         (
             msgpack.packb({"a": {b"__ndarray__": True, b"data": b"1", b"dtype": "|O", b"shape": [1]}}),
             "expected numbers or text",
@@ -81,8 +92,6 @@ def test_a_malformed_message_is_answered_in_words_and_ends_its_connection(server
         ({"keystone_seed": "x"}, "keystone_seed='x': expected a whole number"),
         ({"keystone_deadline_ms": -1}, "expected a number above 0"),
         ({b"state": 1}, "a key that is not text"),
-        ({"endpoint": np.zeros(3)}, "endpoint is a ndarray"),
-        ({"endpoint": "reset", "keystone_seed": "x"}, "expected a whole number"),
     ],
 )
 def test_a_wrong_value_is_answered_in_words_and_the_connection_goes_on(server, message, words):
@@ -223,6 +232,93 @@ def test_a_numpy_scalar_is_one_number(data, dtype):
     with pytest.raises(Refused, match="not a number"):
         unpack(msgpack.packb({"__npgeneric__": True, "data": data, "dtype": dtype}))
     assert unpack(msgpack.packb({"__npgeneric__": True, "data": 1.5, "dtype": "<f4"})) == np.float32(1.5)
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("code_point", [0x110000, 0xFFFFFFFF])
+def test_text_in_arrays_is_unicode(order, code_point):
+    def message(*numbers):
+        data = np.array(numbers, f"{order}u4").tobytes()
+        shape = [len(numbers) // 2]
+        return msgpack.packb({b"__ndarray__": True, b"data": data, b"dtype": f"{order}U2", b"shape": shape})
+
+    with pytest.raises(Refused, match="text that is not Unicode"):
+        unpack(message(97, code_point))
+    assert unpack(message(97, 0x10FFFF)).tolist() == ["a\U0010ffff"]
+    assert unpack(message()).tolist() == []
+
+
+def test_a_message_has_a_limited_number_of_arrays():
+    for pack in (pack_openpi, pack_groot):
+        assert len(unpack(pack([np.zeros(1)] * MOST_ARRAYS))) == MOST_ARRAYS
+        with pytest.raises(Refused, match="more than 1000 arrays"):
+            unpack(pack([np.zeros(1)] * (MOST_ARRAYS + 1)))
+
+
+@pytest.mark.parametrize(("size", "in_loop"), [(LARGE, True), (LARGE + 1, False)])
+def test_large_messages_are_decoded_in_a_thread(size, in_loop):
+    decoded_in = asyncio.run(decode(lambda message: threading.current_thread(), bytes(size)))
+    assert (decoded_in is threading.current_thread()) == in_loop
+
+
+@pytest.mark.parametrize("pack", [pack_openpi, pack_groot])
+@pytest.mark.parametrize(
+    "value", [torch.zeros(2), np.array([None, 1]), np.zeros(2, "M8[s]"), np.zeros(2, complex), np.complex64(1), 2**70]
+)
+def test_what_a_client_cannot_read_is_not_sent(pack, value):
+    with pytest.raises(Refused, match="the policy's reply cannot be sent"):
+        pack({"actions": value})
+
+
+def test_a_reply_that_cannot_be_sent_is_an_error_in_words_and_the_connection_goes_on(monkeypatch):
+    class Policy:
+        def infer(self, observation):
+            return {"actions": torch.zeros(2) if observation["tensor"] else np.zeros(2)}
+
+    served = ServedMessages("mine:policy", Policy(), {"tensor": False})
+    served.policy = flow_policy()
+    model = Model(Replica(served, Spec.parse("core-mean:k=4")))
+    with serving("openpi", model=model) as (service, ports):
+        client = connect(ports)
+        with pytest.raises(RuntimeError, match="the policy's reply cannot be sent: a Tensor cannot be sent"):
+            client.infer({"tensor": True})
+        assert client.infer({"tensor": False})["actions"].shape == (2,)
+        with monkeypatch.context() as broken:
+            broken.setattr(openpi, "packed", lambda reply: 1 / 0)
+            with pytest.raises(RuntimeError, match="the server failed: ZeroDivisionError"):
+                client.infer({"tensor": False})
+        assert client.infer({"tensor": False})["actions"].shape == (2,)
+        assert 'keystone_refused_total{reason="model"} 2.0' in service.metrics.render().decode()
+
+
+def test_a_refused_request_is_counted_once_whoever_refuses_it():
+    before_the_model = {"endpoint": "kill", "type": "kill", "keystone_seed": "x"}
+    by_the_model = {"examples": [{}], "data": {"observation": {"state": {"state": np.zeros((1, 1, 9))}}}}
+    with serving("openpi", "roboarena", "starvla", "groot") as (service, ports):
+        counted = []
+        for protocol, port in ports.items():
+            if protocol == "groot":
+                client = zmq.Context.instance().socket(zmq.REQ)
+                client.connect(f"tcp://127.0.0.1:{port}")
+            else:
+                client = open_socket(f"ws://127.0.0.1:{port}")
+                client.recv()
+            for message in (before_the_model, by_the_model):
+                client.send(pack_openpi(message))
+                client.recv()
+                counts = re.findall(r"refused_total{.*} (\d+)", service.metrics.render().decode())
+                counted.append(sum(map(int, counts)))
+            client.close()
+    assert counted == list(range(1, 9))
+
+
+@pytest.mark.parametrize("protocol", ["openpi", "roboarena", "starvla"])
+def test_metadata_that_cannot_be_sent_are_an_error_before_the_port_is_opened(protocol):
+    model = make_model(warm=False)
+    model.interface = dataclasses.replace(model.interface, metadata={"action_space": torch.zeros(2)})
+    words = "the policy's metadata cannot be sent: a Tensor"
+    with pytest.raises(KeystoneError, match=words), serving(protocol, model=model):
+        pass
 
 
 @settings(max_examples=300)

@@ -20,8 +20,10 @@ from serving import PointAgent, make_model, serving, state
 from test_serve_openpi import wait_until
 from two_joints import TwoJointsConfig
 
-from keystone_robotics.serve.model import Limits, Model
+from keystone_robotics.serve.model import Model
 from keystone_robotics.serve.policy import load_served
+from keystone_robotics.serve.replica import Replica
+from keystone_robotics.serve.scheduler import Limits
 from keystone_robotics.serve.service import Guard
 from keystone_robotics.spec import Spec
 from tiny import build
@@ -85,7 +87,7 @@ class Robot:
 
 
 def test_lerobots_robot_client_moves_its_robot(robot_client, checkpoint):
-    model = Model(load_served(str(checkpoint)), Spec.parse("core-mean:k=4"), Limits(max_batch=2))
+    model = Model(Replica(load_served(str(checkpoint)), Spec.parse("core-mean:k=4")), Limits(max_batch=2))
     model.warm_up()
     with serving("lerobot", model=model, guard=Guard(token=TOKEN)) as (_, ports):
         config = robot_client.RobotClientConfig(
@@ -144,12 +146,13 @@ def test_two_robots_at_once_each_with_its_own_chunk_and_the_newest_observation()
 
 
 def test_without_an_observation_actions_are_empty_and_errors_are_words():
-    with serving("lerobot") as (_, ports):
+    with serving("lerobot") as (service, ports):
         robot = Robot(ports["lerobot"])
         assert robot.actions() == ([], None)
         robot.observe(500)
         with pytest.raises(grpc.RpcError, match="the arm is out of reach"):
             robot.actions()
+        assert 'keystone_refused_total{reason="model"} 1.0' in service.metrics.render().decode()
         robot.observe(1)
         assert len(robot.actions()[0]) == 4
 

@@ -5,18 +5,28 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 
 import numpy as np
 import pytest
 import torch
+from openpi_client import msgpack_numpy
 from openpi_client.action_chunk_broker import ActionChunkBroker
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 from serving import STATE, PointAgent, flow_policy, make_model, serving, state
 
 import keystone_robotics as keystone
+from keystone_robotics.monitor.alarm import Alarm
+from keystone_robotics.monitor.calibration import Calibration
 from keystone_robotics.serve.messages import Ask, Refused, RobotId
-from keystone_robotics.serve.model import Limits
+from keystone_robotics.serve.model import Model
 from keystone_robotics.serve.observations import fit
+from keystone_robotics.serve.policy import ServedAgent, ServedMessages
+from keystone_robotics.serve.replica import Replica, RoundFailed
+from keystone_robotics.serve.rounds import Robot, Rounds
+from keystone_robotics.serve.scheduler import Limits, Setting
+from keystone_robotics.serve.service import Guard
+from keystone_robotics.spec import Spec
 from keystone_study.policies.flow import FlowPolicy
 
 
@@ -75,14 +85,6 @@ def test_openpis_broker_executes_the_chunk_step_by_step(server):
     first = broker.infer({STATE: state(1), "keystone_seed": 3})["actions"]
     second = broker.infer({STATE: state(1), "keystone_seed": 3})["actions"]
     np.testing.assert_allclose([first, second], expected_chunk((1,), 3)[:2], rtol=1e-5, atol=1e-6)
-
-
-def test_roboarenas_endpoint_key_is_understood(server):
-    _, ports = server
-    client = connect(ports)
-    assert client.infer({STATE: state(1), "endpoint": "infer"})["actions"].shape == (6, 2)
-    with pytest.raises(RuntimeError, match="reset successful"):  # text, which RoboArena's client returns
-        client.infer({"endpoint": "reset"})
 
 
 def test_robots_that_wait_share_a_round_and_get_their_own_chunks():
@@ -187,19 +189,48 @@ def test_an_observation_older_than_max_age_is_refused():
             client.infer({STATE: state(1), "keystone_time": time.time() - 90})
 
 
-def test_a_reply_that_became_too_old_in_its_round_is_refused():
-    now = [0.0]
-    model = make_model(limits=Limits(max_age=5.0), clock=lambda: now[0])
-    plan, outcomes = model.served.agent.plan, []
+def test_an_observation_that_becomes_too_old_while_a_round_hangs_is_refused():
+    agent = PointAgent()
+    with serving("openpi", model=make_model(limits=Limits(max_age=0.3), agent=agent)) as (service, ports):
+        agent.go.clear()
+        hanging = connect(ports)
+        hanging._ws.send(msgpack_numpy.packb({STATE: state(9)}))
+        assert agent.begun.wait(10)
+        queued = connect(ports)
+        queued._ws.send(msgpack_numpy.packb({STATE: state(1)}))
+        try:
+            assert "s old: at most 0.3 s (--max-age)" in queued._ws.recv(timeout=10)
+            assert service.model.waiting == 0
+        finally:
+            agent.go.set()
+        assert "s old: at most 0.3 s" in hanging._ws.recv(timeout=10)
+    assert agent.batches == [[9.0]]
+
+
+def test_an_observation_from_the_future_is_refused():
+    model = make_model(limits=Limits(max_age=5.0), warm=False)
+    with pytest.raises(Refused, match=r"the observation is of 9\d s from now: set the robot's clock"):
+        model.submit(Ask(RobotId("a"), {STATE: state(1)}, observed_at=time.time() + 95), print)
+    model.submit(Ask(RobotId("a"), {STATE: state(1)}, observed_at=time.time() + 4), print)
+
+
+def test_a_reply_that_became_too_old_in_its_round_is_refused_and_neither_counted_nor_remembered():
+    now, counted = [0.0], []
+    model = make_model(
+        "coherent:k=8", Limits(max_age=5.0), clock=lambda: now[0], on_batch=lambda *batch: counted.extend(batch[2])
+    )
+    plan, outcomes = model.replicas.served.agent.plan, []
 
     def slow(histories, tasks):
         now[0] += 6.0
         return plan(histories, tasks)
 
-    model.served.agent.plan = slow
+    model.replicas.served.agent.plan = slow
     model.submit(_ask(RobotId("a", True)), outcomes.append)
-    model._answer(model.scheduler.next(now[0]))
+    answer_next(model, now[0])
     assert "the observation is 6 s old: at most 5 s" in str(outcomes[0])
+    assert counted == []
+    assert model._robots[RobotId("a", True)].chunk is None
 
 
 def test_robots_of_one_round_look_back_at_their_own_chunks():
@@ -208,12 +239,38 @@ def test_robots_of_one_round_look_back_at_their_own_chunks():
         for names in [*batches, *batches]:
             for name in names:
                 model.submit(_ask(RobotId(name, True)), lambda reply, name=name: found.update({name: reply.actions}))
-            model._answer(model.scheduler.next(0.0))
+            answer_next(model, 0.0)
         return found
 
     alone, together = last_chunks("a", "b", "c"), last_chunks("abc")
     for name in "abc":
         np.testing.assert_allclose(together[name], alone[name], rtol=1e-5, atol=1e-6)
+
+
+def test_robots_that_begin_an_episode_keep_no_others_waiting_for_their_round():
+    model, found = make_model("coherent:k=8"), {}
+    batches = []
+    for names in ("ab", "abcd"):
+        for name in names:
+            model.submit(_ask(RobotId(name, True)), lambda reply, name=name: found.update({name: reply}))
+        batches.append(answer_next(model, 0.0))
+    assert "".join(found) == "ab"
+    batches.append(answer_next(model, 0.0))
+    assert [len(one.waiting) for one in batches] == [2, 2, 2]
+    assert "".join(found) == "abcd"
+
+
+def test_a_robot_that_is_reset_in_the_queue_leaves_the_others_their_history():
+    def second_chunk_of_b(others):
+        model, found = make_model("coherent:k=8,seed=0"), {}
+        for _ in range(2):
+            for name in ["b", *others]:
+                model.submit(_ask(RobotId(name, True)), lambda reply, name=name: found.update({name: reply.actions}))
+            model.reset(RobotId("a", True))
+            answer_next(model, 0.0)
+        return found["b"]
+
+    np.testing.assert_allclose(second_chunk_of_b("ac"), second_chunk_of_b(""), rtol=1e-5, atol=1e-6)
 
 
 def test_a_robot_goes_on_with_its_episode_when_it_reconnects():
@@ -233,21 +290,114 @@ def test_a_robot_goes_on_with_its_episode_when_it_reconnects():
             other.infer({STATE: state(50 + round)})
 
 
-def test_out_of_memory_halves_k_and_says_so(monkeypatch):
-    model = make_model("core-mean:k=8")
-    draw = model.handle.engine._sample
+def test_each_robot_has_its_own_alarm_wherever_its_rounds_are_computed(caplog):
+    calibration = Calibration("dispersion", "high", "constant", (0.0,), 2, 0.05, 19, spec="core-mean:k=4")
+    agent, alarm = PointAgent(), Alarm(calibration)
+    replica = Replica(ServedAgent("point", agent), Spec.parse("core-mean:k=8"), calibration)
+    model = Model(replica, Limits(max_batch=4), [alarm])
+    outcomes = []
+    for names in ("a", "ab"):
+        for name in names:
+            model.submit(_ask(RobotId(name, True)), outcomes.append)
+        answer_next(model, 0.0)
+    assert all(one.report["alarm"] and "dispersion" in one.report["alarm_reason"] for one in outcomes)
+    assert {episode[0].name: one.rounds for episode, one in alarm._episodes.items()} == {"a": 2, "b": 1}
+    assert caplog.text.count("the alarm was calibrated for something else") == 1
+    assert "k was 4, now 8" in caplog.text
+    model.forget(RobotId("a", True))
+    assert len(alarm.active) == 1
 
-    def limited(round, path):
-        if round.k > 3:
-            raise keystone.errors.TooManyCandidates("too many")
-        return draw(round, path)
 
-    monkeypatch.setattr(model.handle.engine, "_sample", limited)
-    with serving("openpi", model=model) as (_, ports):
-        said = connect(ports).infer({STATE: state(1)})["keystone"]
-        again = connect(ports).infer({STATE: state(1)})["keystone"]
+class SmallMemory(FlowPolicy):
+    """Raises what a GPU raises where more candidates of all robots are drawn than fit."""
+
+    fit, failures, raises = 1000, 0, torch.cuda.OutOfMemoryError
+
+    def sample(self, context, noise):
+        if len(noise) > self.fit:
+            self.failures += 1
+            raise self.raises("DefaultCPUAllocator: out of memory")
+        return super().sample(context, noise)
+
+
+@pytest.fixture(params=[torch.cuda.OutOfMemoryError, RuntimeError])
+def small_memory(request):
+    policy = SmallMemory(flow_policy().config).eval()
+    policy.raises = request.param
+    return policy
+
+
+def round_of(model, *names):
+    outcomes = []
+    for name in names:
+        model.submit(_ask(RobotId(name, True)), outcomes.append)
+    answer_next(model, 0.0)
+    return [outcome.report for outcome in outcomes]
+
+
+def test_out_of_memory_halves_k_says_so_and_is_remembered(small_memory, monkeypatch):
+    monkeypatch.setattr("keystone_robotics.serve.rounds.RETRY", 3)
+    model = make_model("core-mean:k=8", agent=PointAgent(small_memory))
+    small_memory.fit = 3
+    (said,) = round_of(model, "a")
     assert (said["k"], said["degraded"], said["degraded_reason"]) == (2, True, "K=2: more did not fit into memory")
-    assert (again["k"], again["degraded"]) == (2, True)
+    small_memory.failures = 0
+    assert [round_of(model, "a")[0]["k"] for _ in range(2)] == [2, 2]
+    assert small_memory.failures == 0
+    small_memory.fit = 1000
+    assert [round_of(model, "a")[0]["k"] for _ in range(2)][-1] == 8  # it recovers
+
+
+def test_rounds_of_fewer_robots_follow_one_that_did_not_fit(small_memory):
+    model = make_model("core-mean:k=8", agent=PointAgent(small_memory))
+    small_memory.fit = 16
+    first = round_of(model, *"abcd")
+    assert all(one["degraded"] == (one["k"] < 8) for one in first)
+    small_memory.failures = 0
+    assert [one["k"] for one in round_of(model, *"abcd")] == [8, 8, 8, 8]
+    assert small_memory.failures == 0
+
+
+def test_another_thread_may_lift_the_limit_while_a_round_is_split():
+    class LiftedWhenRead(Rounds):
+        limits = iter([16])
+        _fits = property(lambda self: next(self.limits, None), lambda self, value: None)
+
+    robots = [Robot(deque()) for _ in range(4)]
+    assert LiftedWhenRead(make_model(warm=False).replicas)._parts(robots, 8) == [[0, 1], [2, 3]]
+
+
+def test_what_does_not_fit_is_found_in_the_warm_up(small_memory):
+    small_memory.fit = 16
+    model = make_model("core-mean:k=8", agent=PointAgent(small_memory))
+    one, two, four = (model.latency.undisturbed(robots, Setting(8)) for robots in (1, 2, 4))
+    assert one > 0
+    assert four == 2 * two  # four did not fit
+    keystone.detach(small_memory)
+    small_memory.fit = 4
+    with pytest.raises(keystone.KeystoneError, match=r"K=8 candidates .*do not fit into .*memory.*: give a smaller k"):
+        make_model("core-mean:k=8", agent=PointAgent(small_memory))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_a_policy_may_run_out_of_memory_outside_its_sampler(error):
+    class Hungry(PointAgent):
+        fit = 1000
+
+        def plan(self, histories, tasks):
+            chunks = super().plan(histories, tasks)
+            if len(histories) * model.replicas.handle.k > self.fit:
+                raise error
+            return chunks
+
+    agent = Hungry()
+    model = make_model("core-mean:k=8", agent=agent, warm=False)
+    agent.fit = 16
+    model.warm_up()
+    two, four = (model.latency.undisturbed(robots, Setting(8)) for robots in (2, 4))
+    assert four == 2 * two  # four did not fit
+    agent.fit = 4
+    assert [one["k"] for one in round_of(model, "a")] == [4]
 
 
 def test_out_of_memory_of_one_robot_is_nobody_elses(monkeypatch):
@@ -257,22 +407,18 @@ def test_out_of_memory_of_one_robot_is_nobody_elses(monkeypatch):
 
     def limited(waiting, robots, setting):
         if setting.k > 2 and any(one.robot.name in full for one in waiting):
-            raise keystone.errors.TooManyCandidates("too many")
+            raise RoundFailed("too many", out_of_memory=True)
         return run(waiting, robots, setting)
 
     monkeypatch.setattr(model._rounds, "_round", limited)
 
-    def round_of(*names):
-        outcomes = []
-        for name in names:
-            model.submit(_ask(RobotId(name, True)), outcomes.append)
-        model._answer(model.scheduler.next(0.0))
-        return [outcome.report["k"] for outcome in outcomes]
+    def ks(*names):
+        return [one["k"] for one in round_of(model, *names)]
 
-    assert round_of("a", "big", "b") == [8, 2, 8]
-    assert round_of("a", "big", "b") == [8, 2, 8]
+    assert ks("a", "big", "b") == [8, 2, 8]
+    assert ks("a", "big", "b") == [8, 2, 8]
     full.clear()
-    assert [round_of("big") for _ in range(2)][-1] == [8]  # it recovers
+    assert [ks("big") for _ in range(2)][-1] == [8]  # it recovers
 
 
 def test_names_and_rows_are_not_taken_for_one_another(server):
@@ -322,10 +468,37 @@ def test_pages_for_operators(server):
     get = lambda page: urllib.request.urlopen(f"http://127.0.0.1:{ports['openpi']}/{page}", timeout=10).read().decode()  # noqa: E731
     connect(ports).infer({STATE: state(1)})
     assert get("healthz") == "OK\n"
-    assert get("readyz") == "ready\n"
     metrics = get("metrics")
     assert "keystone_requests_total" in metrics
     assert 'keystone_k_bucket{le="8.0"}' in metrics
+
+
+def test_a_server_without_room_is_ready_and_one_whose_round_hangs_is_not(monkeypatch):
+    agent = PointAgent()
+    model = make_model(agent=agent)
+    with serving("openpi", guard=Guard(max_connections=1), model=model) as (_, ports):
+        page, client = f"http://127.0.0.1:{ports['openpi']}/readyz", connect(ports)
+        assert urllib.request.urlopen(page, timeout=10).read() == b"ready\n"
+        agent.go.clear()
+        asking = threading.Thread(target=lambda: client.infer({STATE: state(1)}))
+        asking.start()
+        assert agent.begun.wait(10)
+        assert urllib.request.urlopen(page, timeout=10).read() == b"ready\n"
+        monkeypatch.setattr("keystone_robotics.serve.model.STALLED", 0.0)
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(page, timeout=10)
+        agent.go.set()
+        asking.join(20)
+        wait_until(lambda: not model.stalled)
+
+
+def test_a_robot_that_was_forgotten_draws_new_noise_and_its_alarm_is_gone(monkeypatch):
+    monkeypatch.setattr("keystone_robotics.serve.model.ROBOTS", 1)
+    alarm = Alarm(Calibration("dispersion", "high", "constant", (0.0,), 2, 0.05, 19, spec="core-mean:k=8"))
+    model = make_model("core-mean:k=8,seed=5", listeners=[alarm])
+    seeds = [round_of(model, name)[0]["seed"] for name in "aba"]
+    assert len(set(seeds)) == 3
+    assert len(alarm._episodes) == 1
 
 
 def test_seeds_make_runs_repeatable_and_robots_different():
@@ -347,9 +520,16 @@ def test_the_self_check_runs_before_a_port_is_opened():
         make_model(agent=PointAgent(Wrong(flow_policy().config).eval()))
 
 
-def test_a_policy_with_a_format_of_its_own_is_served_as_it_is():
-    from keystone_robotics.serve.policy import ServedMessages
+def test_a_policy_without_an_observation_to_check_it_with_is_refused():
+    class Policy:
+        def get_action(self, observation):
+            return {}
 
+    with pytest.raises(keystone.KeystoneError, match=r"mine:make gives a Policy without an observation.*\(policy, obs"):
+        ServedMessages("mine:make", Policy())
+
+
+def test_a_policy_with_a_format_of_its_own_is_served_as_it_is():
     class Policy:
         def __init__(self):
             self.model = PointAgent().policy
@@ -365,10 +545,7 @@ def test_a_policy_with_a_format_of_its_own_is_served_as_it_is():
     policy.sample, policy.encode = policy.model.sample, policy.model.encode
     served = ServedMessages("mine:policy", policy, {"q": state(1), "who": "warm-up"})
     served.policy = policy.model
-    from keystone_robotics.serve.model import Model
-    from keystone_robotics.spec import Spec
-
-    model = Model(served, Spec.parse("core-mean:k=4"))
+    model = Model(Replica(served, Spec.parse("core-mean:k=4")))
     model.warm_up()
     with serving("openpi", model=model) as (_, ports):
         reply = connect(ports).infer({"q": state(2), "who": "arm 1"})
@@ -427,3 +604,10 @@ def test_a_full_queue_is_a_refusal():
 
 def _ask(robot):
     return Ask(robot, {STATE: state(1)})
+
+
+def answer_next(model, now):
+    batch = model.scheduler.next(now)
+    model._answer(batch)
+    model.scheduler.finish(batch)
+    return batch

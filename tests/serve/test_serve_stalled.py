@@ -166,6 +166,12 @@ def test_a_connection_on_which_bytes_drip_is_closed(server, protocol, how):
     wait_until_closed(begin(ports[protocol]), drip)
 
 
+def test_a_grpc_connection_without_a_call_is_closed(monkeypatch):
+    monkeypatch.setattr("keystone_robotics.serve.protocols.rpc.IDLE", 0.5)
+    with serving("lerobot", guard=GUARD) as (_, ports):  # whose idle_timeout is ten minutes
+        wait_until_closed(http2(ports["lerobot"], h2_frame(4, 1)), most=20)
+
+
 def test_nobody_else_is_kept_from_being_served(server):
     service, ports = server
     half = [upgraded(ports["openpi"]), zmtp(ports["groot"])]

@@ -195,6 +195,7 @@ def nested(levels: int) -> bytes:
         (b"I" + b"9" * 10**6 + b"\n.", "not a valid pickle"),
         (pickle.dumps(np.zeros(4)).replace(b"K\x04\x85", b"K\x05\x85"), "shape does not match"),
         (pickle.dumps(np.zeros(2, dtype=[("a", "f4")])), "expected numbers or text"),
+        (pickle.dumps(np.array(["a"])).replace(b"a\0\0\0", b"\xff" * 4), "not Unicode"),
         (pickle.dumps(np.datetime64("2026-01-01")), "expected numbers or text"),
         (pickle.dumps({1, 2}), "EMPTY_SET"),
         (pickle.dumps(Calls(Sample, Kind.STATE))[:-1] + b".", "before it has a state"),

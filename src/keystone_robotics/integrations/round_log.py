@@ -11,7 +11,7 @@ from typing import Any
 
 from keystone_robotics.attachment import attach
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.handle import Handle, RoundEvent
+from keystone_robotics.handle import Handle, Listener, RoundEvent
 from keystone_robotics.monitor.alarm import Alarm
 from keystone_robotics.spec import Spec
 from keystone_robotics.view import RerunLog
@@ -66,25 +66,33 @@ class RoundLog:
             log.error("KeyStone: the round log %s ends before round %d: %s", self.path, event.number, error.strerror)
 
 
-def attach_with_log(policy: Any, spec: Spec, environ: Mapping[str, str] = os.environ) -> Handle:
-    """`keystone.attach`; with ``KEYSTONE_LOG=path`` in the environment, every round appends a line to that file,
-    ``KEYSTONE_ALARM=alarm.json`` subscribes that alarm, and ``KEYSTONE_RERUN=target`` a `keystone.RerunLog`.
+def environment_listeners(environ: Mapping[str, str] = os.environ) -> list[Listener]:
+    """What the environment asks for: ``KEYSTONE_ALARM=alarm.json`` an `Alarm`, ``KEYSTONE_LOG=path`` a line for every round in
+    that file, ``KEYSTONE_RERUN=target`` a `keystone.RerunLog`. The alarm comes first: the others write what it says.
 
     Raises:
-        KeystoneError: also if the alarm cannot be read, or Rerun is not installed.
+        KeystoneError: if the alarm cannot be read, the log cannot be written, or Rerun is not installed.
     """
-    path = environ.get("KEYSTONE_ALARM", "").strip()
-    alarm = Alarm.load(path) if path else None  # before anything is attached
-    target = environ.get("KEYSTONE_RERUN", "").strip()
-    rerun = RerunLog(target, alarm=alarm) if target else None
+    named = {name: environ.get(f"KEYSTONE_{name}", "").strip() for name in ("ALARM", "LOG", "RERUN")}
+    alarm = Alarm.load(named["ALARM"]) if named["ALARM"] else None
+    listeners: list[Listener] = [] if alarm is None else [alarm]
+    if named["LOG"]:
+        listeners.append(RoundLog(named["LOG"], alarm))
+    if named["RERUN"]:
+        listeners.append(RerunLog(named["RERUN"], alarm=alarm))
+    return listeners
+
+
+def attach_with_log(policy: Any, spec: Spec, environ: Mapping[str, str] = os.environ) -> Handle:
+    """`keystone.attach` with the `environment_listeners`.
+
+    Raises:
+        KeystoneError: also what those raise; then nothing is attached.
+    """
+    listeners = environment_listeners(environ)
     handle = attach(policy, spec)
-    if alarm is not None:
-        handle.subscribe(alarm)
-    path = environ.get("KEYSTONE_LOG", "").strip()
-    if path:
-        handle.subscribe(RoundLog(path, alarm))
-    if rerun is not None:
-        handle.subscribe(rerun)
+    for one in listeners:
+        handle.subscribe(one)
     return handle
 
 

@@ -11,7 +11,7 @@ from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.network import refuse_busy_port, refuse_open_address
 
 #: Protocols, and the ports that their clients expect.
-PORTS = {"openpi": 8000, "groot": 5555, "lerobot": 8080, "starvla": 10093}
+PORTS = {"openpi": 8000, "roboarena": 8000, "groot": 5555, "lerobot": 8080, "starvla": 10093}
 
 
 def parse_protocols(text: str, port: int | None = None) -> dict[str, int]:
@@ -39,6 +39,10 @@ def parse_protocols(text: str, port: int | None = None) -> dict[str, int]:
         if len(found) > 1:
             raise KeystoneError(f"--port {port} is for one protocol: give --protocol {text.split(',')[0]}:{port},…")
         found = dict.fromkeys(found, port)
+    if taken := next((one for one in found if found[one] and [*found.values()].count(found[one]) > 1), None):
+        raise KeystoneError(
+            f"two protocols on port {found[taken]}: give one of them another, as in {taken}:{found[taken] + 1}"
+        )
     return found
 
 

@@ -41,7 +41,7 @@ class Metrics:
 
         self.connections = library.Gauge("keystone_connections", "Clients that are connected", registry=registry)
         self.requests = counter("requests", "Requests that were answered with a chunk")
-        self.refused = counter("refused", "Requests that were refused", "reason")
+        self.refused = counter("refused", "Requests that were refused, a message of several robots as one", "reason")
         self.degraded = counter("degraded", "Replies with a smaller K or fewer steps than asked for")
         self.late = counter("late", "Replies after their deadline")
         self.alarms = counter("alarms", "Replies in whose episode the alarm has rung")
@@ -50,8 +50,8 @@ class Metrics:
         self.queue_seconds = histogram("queue_seconds", "From the arrival of a request to its round", SECONDS)
         self.model_seconds = histogram("model_seconds", "Of a round", SECONDS)
 
-    def on_round(self, batch: Batch, seconds: float, reports: Sequence[dict[str, Any]]) -> None:
-        """Count a round."""
+    def on_batch(self, batch: Batch, seconds: float, reports: Sequence[dict[str, Any]]) -> None:
+        """Count the replies of a batch."""
         self.batch.observe(len(batch.waiting))
         self.model_seconds.observe(seconds)
         for report in reports:

@@ -24,6 +24,11 @@ def take_task(observation: dict[str, Any]) -> str:
     return str(found[0])[:4096] if found else ""
 
 
+def policy_name(key: str, rename: Mapping[str, str] | None = None) -> str:
+    """What the policy calls a key of a client."""
+    return (rename or {}).get(key, key.replace("/", "."))
+
+
 def fit(
     observation: Mapping[str, Any], example: Mapping[str, Any], rename: Mapping[str, str] | None = None
 ) -> dict[str, np.ndarray[Any, Any]]:
@@ -42,7 +47,7 @@ def fit(
     >>> fit({"observation/state": [1, 2], "time": 3}, {"observation.state": np.zeros(2, np.float32)})
     {'observation.state': array([1., 2.], dtype=float32)}
     """
-    given = {(rename or {}).get(key, key.replace("/", ".")): value for key, value in observation.items()}
+    given = {policy_name(key, rename): value for key, value in observation.items()}
     if missing := [name for name in example if name not in given]:
         known = ", ".join(sorted(map(str, observation)))[:300] or "nothing"
         takes = ", ".join(missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Hashable, Sequence
@@ -38,18 +39,53 @@ def check_spec(spec: Spec) -> None:
         raise KeystoneError(f"k={spec.k}: a server sets K by deadlines: give k={most} and --least-k {least}")
 
 
-def settings_from(k: int, least_k: int = 1, steps: int | None = None, least_steps: int | None = None) -> list[Setting]:
-    """From the best to the fastest: K is halved down to ``least_k``; then the steps, if a least number is given.
+@dataclass(frozen=True)
+class Limits:
+    """How much the scheduler takes on.
 
-    >>> settings_from(16, 4)
-    [Setting(k=16, steps=None), Setting(k=8, steps=None), Setting(k=4, steps=None)]
-    >>> settings_from(2, 1, steps=10, least_steps=4)
-    [Setting(k=2, steps=10), Setting(k=1, steps=10), Setting(k=1, steps=5), Setting(k=1, steps=4)]
+    Attributes:
+        deadline_ms: of requests that give none.
+        max_age: seconds after which an observation is not answered any more.
+        max_batch: robots in a round.
+        max_waiting: requests in the queue.
+        least_k: K is not reduced below.
+        least_steps: denoising steps are not reduced below; None: they are not reduced.
     """
-    found = [Setting(number, steps) for number in _halved(k, least_k)]
-    if steps is not None and least_steps is not None:
-        found += [Setting(found[-1].k, number) for number in _halved(steps, least_steps)[1:]]
-    return found
+
+    deadline_ms: float | None = None
+    max_age: float = float("inf")
+    max_batch: int = 16
+    max_waiting: int = 256
+    least_k: int = 1
+    least_steps: int | None = None
+
+    def settings(self, k: int, steps: int | None = None) -> list[Setting]:
+        """From the best to the fastest: K is halved down to ``least_k``; then the steps, if a least number is given.
+
+        >>> Limits(least_k=4).settings(16)
+        [Setting(k=16, steps=None), Setting(k=8, steps=None), Setting(k=4, steps=None)]
+        >>> Limits(least_steps=4).settings(2, steps=10)
+        [Setting(k=2, steps=10), Setting(k=1, steps=10), Setting(k=1, steps=5), Setting(k=1, steps=4)]
+        """
+        found = [Setting(number, steps) for number in _halved(k, min(self.least_k, k))]
+        if self.least_steps is None:
+            return found
+        if steps is None:
+            raise KeystoneError(
+                "the least number of steps needs a number to start from: give steps in the Spec, steps=10"
+            )
+        return found + [Setting(found[-1].k, number) for number in _halved(steps, self.least_steps)[1:]]
+
+    def sizes(self, batches: bool) -> list[int]:
+        """Numbers of robots in a round whose latency is measured.
+
+        >>> Limits(max_batch=6).sizes(True), Limits().sizes(False)
+        ([1, 2, 4, 6], [1])
+        """
+        found = [1]
+        while batches and found[-1] < self.max_batch:
+            found.append(min(2 * found[-1], self.max_batch))
+        return found
 
 
 def _halved(most: int, least: int) -> list[int]:
@@ -86,18 +122,19 @@ class LatencyTable:
 
     def observe(self, batch: int, setting: Setting, seconds: float) -> None:
         """What a round of a robot took."""
-        expected = self._undisturbed(batch, setting)
+        expected = self.undisturbed(batch, setting)
         if expected:
             self._ratios.append(seconds / expected)
-        else:  # there was no warm-up
+        else:  # nothing was measured
             self.measure(batch, setting, seconds)
 
     def estimate(self, batch: int, setting: Setting) -> float:
         """Seconds that 99 of 100 such rounds take at most. Larger rounds than measured: in proportion; none measured: 0."""
         ranked = sorted(self._ratios) or [1.0]
-        return self._undisturbed(batch, setting) * ranked[max(len(ranked) - 2, 0)]
+        return self.undisturbed(batch, setting) * ranked[max(len(ranked) - 2, 0)]
 
-    def _undisturbed(self, batch: int, setting: Setting) -> float:
+    def undisturbed(self, batch: int, setting: Setting) -> float:
+        """Seconds that a round takes when nothing disturbs it."""
         size = _power(batch)
         while size:
             if (size, setting) in self._measured:
@@ -121,11 +158,15 @@ class Batch(NamedTuple):
         waiting: the requests of one round, at most one of a robot.
         setting: K and steps.
         late: how many of the deadlines cannot be met, not even with the fastest setting.
+        until: when the round will have ended.
+        began: when it was taken.
     """
 
     waiting: list[Waiting]
     setting: Setting
     late: int
+    until: float = math.inf
+    began: float = 0.0
 
 
 @dataclass
@@ -140,6 +181,8 @@ class Scheduler:
         max_waiting: requests in the queue; further ones are refused.
         max_batch: robots in a round.
         max_age: seconds after which an observation is not answered any more.
+        replicas: rounds that are computed at a time.
+        running: rounds that have begun.
     """
 
     settings: Sequence[Setting]
@@ -147,9 +190,11 @@ class Scheduler:
     max_waiting: int = 256
     max_batch: int = 16
     max_age: float = math.inf
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         self._waiting: dict[Hashable, Waiting] = {}
+        self.running: list[Batch] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -182,23 +227,41 @@ class Scheduler:
             del self._waiting[one.robot]
         return stale
 
+    def take_all(self) -> list[Waiting]:
+        """Remove all requests."""
+        left = list(self._waiting.values())
+        self._waiting.clear()
+        return left
+
     def next(self, now: float) -> Batch | None:
-        """Remove the requests of the next round: those with the earliest deadline and what can be answered with it."""
-        if not self._waiting:
+        """Remove the requests of the next round: those with the earliest deadline and what can be answered with it.
+
+        A robot whose last round is under way waits for its end, and replicas that are idle share what waits.
+        """
+        busy = {one.robot for batch in self.running for one in batch.waiting}
+        ready = [one for one in self._waiting.values() if one.robot not in busy]
+        if not ready:
             return None
-        rounds = self._rounds()
+        idle = max(self.replicas - len(self.running), 1)
+        rounds = self._rounds(ready, min(self.max_batch, -(-len(ready) // idle)))
         setting, late = self._choose(rounds, now)
         for one in rounds[0]:
             del self._waiting[one.robot]
-        return Batch(rounds[0], setting, late)
+        batch = Batch(rounds[0], setting, late, now + self.latency.estimate(len(rounds[0]), setting), now)
+        self.running.append(batch)
+        return batch
 
-    def _rounds(self) -> list[list[Waiting]]:
-        """All that wait, in the rounds in which they would be answered."""
+    def finish(self, batch: Batch) -> None:
+        """A round has ended."""
+        self.running = [one for one in self.running if one is not batch]
+
+    def _rounds(self, ready: list[Waiting], most: int) -> list[list[Waiting]]:
+        """Requests in the rounds in which they would be answered."""
         rounds: list[list[Waiting]] = []
         filling: dict[object, list[Waiting]] = {}
-        for one in sorted(self._waiting.values(), key=_urgency):
+        for one in sorted(ready, key=_urgency):
             mates = filling.get(one.group)
-            if mates is None or len(mates) >= self.max_batch:
+            if mates is None or len(mates) >= most:
                 mates = filling[one.group] = []
                 rounds.append(mates)
             mates.append(one)
@@ -207,10 +270,11 @@ class Scheduler:
     def _choose(self, rounds: list[list[Waiting]], now: float) -> tuple[Setting, int]:
         """The best setting with which all deadlines are met; the fastest if some are missed even so, to catch up.
 
-        A deadline that even a single robot could not meet counts for nobody: one client must not slow down the others' choice.
+        A deadline that even a single robot could never meet counts for nobody: one client must not lower the others' K. What is
+        missed only because the machine has other work does count.
         """
         fastest = self.settings[-1]
-        alone = self.latency.estimate(1, fastest)
+        alone = self.latency.undisturbed(1, fastest)
         late = self._late(rounds, fastest, now)
         if any(one.deadline - one.arrived >= alone for one in late):
             return fastest, len(late)
@@ -222,7 +286,11 @@ class Scheduler:
 
     def _late(self, rounds: list[list[Waiting]], setting: Setting, now: float) -> list[Waiting]:
         late = []
+        free = [max(batch.until, now) for batch in self.running]  # when each replica is
+        free += [now] * max(self.replicas - len(free), 1)
+        heapq.heapify(free)
         for mates in rounds:
-            now += self.latency.estimate(len(mates), setting)
-            late += [one for one in mates if now > one.deadline]
+            end = free[0] + self.latency.estimate(len(mates), setting)
+            heapq.heapreplace(free, end)
+            late += [one for one in mates if end > one.deadline]
         return late

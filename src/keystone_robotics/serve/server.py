@@ -17,7 +17,7 @@ from keystone_robotics.serve.service import Service
 
 log = logging.getLogger("keystone.serve")
 
-_ON_WEBSOCKETS = ("openpi", "starvla")
+_ON_WEBSOCKETS = ("openpi", "roboarena", "starvla")
 #: Seconds in which requests that wait are answered after SIGTERM.
 DRAIN = 10.0
 #: Seconds to send the last replies.

@@ -8,7 +8,7 @@ import hmac
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,19 +112,17 @@ class Service:
         self.connections = 0
         self.acting = 0
         self._numbers = itertools.count(1)
-        spec = model.handle.spec
+        interface = model.interface
         self.metadata: dict[str, Any] = {
+            **interface.metadata,
             "keystone": {
                 "version": __version__,
-                "policy": model.served.name,
-                "rule": spec.bind().name,
-                "k": model.handle.k,
-                "inputs": list(model.served.inputs),
-            }
+                "policy": interface.name,
+                "rule": model.rule.name,
+                "k": model.k,
+                "inputs": list(interface.inputs),
+            },
         }
-        own = getattr(model.served.policy, "metadata", None)
-        if isinstance(own, Mapping):
-            self.metadata = {**own, **self.metadata}
 
     # ---- connections
 
@@ -203,12 +201,6 @@ class Service:
             if episode is None:
                 client.robots.add(robot)
             return await self._reply(Ask(robot, observation, **options))
-        except Refused as refusal:
-            self.metrics.refused.labels(refusal.reason).inc()
-            log.info(
-                "refused", extra={"fields": {"client": client.name, "reason": refusal.reason, "text": str(refusal)}}
-            )
-            raise
         finally:
             self.acting -= 1
 
@@ -238,6 +230,11 @@ class Service:
                 raise reply
         return replies  # type: ignore[return-value]
 
+    def count_refused(self, client: Client, refusal: Refused) -> None:
+        """By whoever tells the client: a request can be refused before `act`, by it, or because its reply cannot be sent."""
+        self.metrics.refused.labels(refusal.reason).inc()
+        log.info("refused", extra={"fields": {"client": client.name, "reason": refusal.reason, "text": str(refusal)}})
+
     async def _reply(self, ask: Ask) -> Reply:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Reply | Refused] = loop.create_future()
@@ -250,11 +247,15 @@ class Service:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, outcome)
 
-        withdraw = self.model.submit(ask, done)
+        request = self.model.submit(ask, done)
         try:
+            await asyncio.wait([future], timeout=self.model.expires_in(request))
+            # The model's threads refuse what is too old when they take a round: none does while theirs hang.
+            if not future.done() and self.model.withdraw(request):
+                raise self.model.stale(request)
             outcome = await future
         except asyncio.CancelledError:  # the client is gone
-            withdraw()
+            self.model.withdraw(request)
             raise
         if isinstance(outcome, Refused):
             raise outcome

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.serve.text import NO_TEXT, is_text
 
 MAX_OPERATIONS = 100_000
 """Pickle operations per message, and values in it. An observation of 3 cameras and 50 joints has about 400."""
@@ -286,6 +287,8 @@ class _Reader:
             and math.prod(shape) * dtype.itemsize == len(content)
         ):
             raise RefusedPickle("the pickle has an array whose shape does not match its content")
+        if not is_text(content, dtype):
+            raise RefusedPickle(f"the pickle has {NO_TEXT}")
         self._spend(content)
         buffer = content if isinstance(content, bytearray) else bytearray(content)
         return np.ndarray(shape, dtype, buffer, order="F" if order == "F" else "C")

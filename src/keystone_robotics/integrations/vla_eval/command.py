@@ -35,15 +35,11 @@ class Target:
 
 
 def read_target(path: Path) -> Target:
-    """Read a server script, or a YAML file that names one.
+    """Read a server script, or a YAML file that names one; the file exists.
 
     Raises:
         KeystoneError: if it is neither.
     """
-    if not path.is_file():
-        raise KeystoneError(
-            f"there is no file {path}: expected a vla-eval server script (.py) or its configuration (.yaml)"
-        )
     if path.suffix == ".py":
         return Target(path.resolve(), None, {})
     if path.suffix not in (".yaml", ".yml"):

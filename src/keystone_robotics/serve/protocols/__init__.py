@@ -1,1 +1,1 @@
-"""One short file for each protocol: it translates messages, and nothing else."""
+"""One short file for each protocol, which translates messages; below them the servers: `websocket`, `zmtp` and `rpc`."""

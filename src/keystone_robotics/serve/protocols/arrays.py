@@ -12,9 +12,13 @@ import msgpack
 import numpy as np
 
 from keystone_robotics.serve.messages import Refused
+from keystone_robotics.serve.text import NO_TEXT, is_text
 
 #: Values in a message, apart from the numbers in arrays: 64 MB of empty lists would take 4 GB.
 MOST_VALUES = 1_000_000
+#: Arrays in a message: each takes some 30 µs to build, however small it is.
+MOST_ARRAYS = 1000
+REPLY = "the policy's reply"
 _DTYPE = re.compile(r"[<>|=]?([biuf]\d{1,2}|[SU]\d{1,9})")  # no objects, no records
 
 
@@ -27,7 +31,7 @@ def unpack(message: bytes) -> Any:
     >>> unpack(pack_openpi({"state": np.arange(3)}))
     {'state': array([0, 1, 2])}
     """
-    left = MOST_VALUES
+    left, left_arrays = MOST_VALUES, MOST_ARRAYS
 
     def count(values: Any) -> Any:
         nonlocal left
@@ -36,15 +40,31 @@ def unpack(message: bytes) -> Any:
             raise Refused("message", f"the message has more than {MOST_VALUES} values")
         return values
 
+    def build(found: dict[Any, Any]) -> Any:
+        nonlocal left_arrays
+        value = _array(count(found))
+        left_arrays -= value is not found
+        if left_arrays < 0:
+            raise Refused("message", f"the message has more than {MOST_ARRAYS} arrays")
+        return value
+
     try:
         return msgpack.unpackb(
-            message, object_hook=lambda found: _array(count(found)), list_hook=count,
+            message, object_hook=build, list_hook=count,
             max_array_len=MOST_VALUES, max_map_len=10_000, max_ext_len=0,
         )  # fmt: skip
     except Refused:
         raise
     except Exception as error:  # every failure is one of the bytes
         raise Refused("message", f"not a valid message: {type(error).__name__}: {str(error)[:200]!a}") from None
+
+
+def unpack_dict(message: bytes, expected: str) -> dict[Any, Any]:
+    """The same of a message that is a dict; a refusal says what was expected."""
+    value = unpack(message)
+    if not isinstance(value, dict):
+        raise Refused("message", f"the message is a {type(value).__name__}: expected {expected}")
+    return value
 
 
 def peek(message: bytes, key: str) -> Any:
@@ -108,6 +128,8 @@ def _from_bytes(data: Any, dtype: Any, shape: Any) -> np.ndarray[Any, Any]:
         or math.prod(sizes) * kind.itemsize != len(data)
     ):
         raise Refused("message", "the message has an array whose shape does not match its content")
+    if not is_text(data, kind):
+        raise Refused("message", f"the message has {NO_TEXT}")
     return np.frombuffer(data, kind).reshape(sizes)
 
 
@@ -122,20 +144,25 @@ def _from_npy(content: Any) -> np.ndarray[Any, Any]:
     return array.T if fortran else array
 
 
-def _packed(value: Any, array: Callable[[np.ndarray[Any, Any]], Any]) -> bytes:
+def _packed(value: Any, array: Callable[[np.ndarray[Any, Any]], Any], what: str = REPLY) -> bytes:
     def default(other: Any) -> Any:
         if isinstance(other, np.ndarray):
+            if other.dtype.kind not in "biufSU":  # objects would be sent as the addresses of this process
+                raise TypeError(f"an array of {other.dtype} cannot be sent")
             return array(other)
         if isinstance(other, np.generic):
             return other.item()
         raise TypeError(f"a {type(other).__name__} cannot be sent")
 
-    packed: bytes = msgpack.packb(value, default=default)
+    try:
+        packed: bytes = msgpack.packb(value, default=default)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Refused("model", f"{what} cannot be sent: {error}") from None
     return packed
 
 
-def pack_openpi(value: Any) -> bytes:
-    """With arrays as openpi's and StarVLA's clients read them."""
+def pack_openpi(value: Any, what: str = REPLY) -> bytes:
+    """With arrays as openpi's and StarVLA's clients read them; a refusal says what cannot be sent."""
     return _packed(
         value,
         lambda array: {
@@ -144,6 +171,7 @@ def pack_openpi(value: Any) -> bytes:
             b"dtype": array.dtype.str,
             b"shape": array.shape,
         },
+        what,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.messages import Refused, Reply, take_options
-from keystone_robotics.serve.protocols.arrays import pack_groot, peek, unpack
+from keystone_robotics.serve.protocols.arrays import pack_groot, peek, unpack_dict
 from keystone_robotics.serve.protocols.zmtp import ZmtpListener
 from keystone_robotics.serve.service import Client, Service
 
@@ -36,10 +36,7 @@ def read(service: Service, message: bytes) -> dict[Any, Any]:
     """The content of a message; nothing is built of one without the token."""
     if service.guard.token is not None and not service.guard.admits(peek(message, "api_token")):
         raise Refused("token", "Unauthorized: expected the server's token in api_token")
-    request = unpack(message)
-    if not isinstance(request, dict):
-        raise Refused("message", f"the message is a {type(request).__name__}: expected a dict with endpoint and data")
-    return request
+    return unpack_dict(message, "a dict with endpoint and data")
 
 
 async def _reply(service: Service, client: Client, request: dict[Any, Any]) -> Any:
@@ -74,7 +71,7 @@ async def _get_action(service: Service, client: Client, data: dict[str, Any]) ->
     options = take_options(chosen)
     if new and data.get("options") is not None:
         data["options"] = chosen  # the policy gets its own alone
-    if not service.model.served.inputs:  # GR00T's own policy
+    if not service.model.interface.inputs:  # GR00T's own policy
         return _own(await service.act(client, data, **options))
     observation = data["observation"] if new else data
     observations, tasks, batched = _robots(service, observation)
@@ -119,13 +116,13 @@ def _robots(service: Service, observation: Any) -> tuple[list[dict[str, Any]], l
         value.ndim != ranks[kind] + 1 or len(value) != count or not value.shape[1] for (kind, _), value in rows.items()
     ):
         raise Refused("observation", "the arrays of the observation differ in their numbers of dimensions or of robots")
-    names = {name.rpartition(".")[2]: name for name in service.model.served.images}
+    names = {name.rpartition(".")[2]: name for name in service.model.interface.images}
     observations: list[dict[str, Any]] = []
     for row in range(count):
         one = {names.get(name, name): value[row, -1] for (kind, name), value in rows.items() if kind == "video"}
         states = [value[row, -1] for (kind, _), value in rows.items() if kind == "state"]
-        if states and service.model.served.state is not None:
-            one[service.model.served.state] = np.concatenate(states)
+        if states and service.model.interface.state is not None:
+            one[service.model.interface.state] = np.concatenate(states)
         observations.append(one)
     return observations, [_text(texts[0] if texts else "", row) for row in range(count)], batched
 
@@ -140,11 +137,10 @@ def _text(value: Any, row: int) -> str:
 
 
 def _modality_config(service: Service) -> dict[str, Any]:
-    served = service.model.served
-    own = getattr(served.policy, "get_modality_config", None)
-    if own is not None:
-        return {name: _config(one.delta_indices, one.modality_keys) for name, one in own().items()}
-    keys = {"video": [name.rpartition(".")[2] for name in served.images], "state": ["state"], "language": ["task"]}
+    interface = service.model.interface
+    if interface.modality_config:
+        return {name: _config(*one) for name, one in interface.modality_config.items()}
+    keys = {"video": [name.rpartition(".")[2] for name in interface.images], "state": ["state"], "language": ["task"]}
     found = {name: _config([0], one) for name, one in keys.items() if one}
     return {**found, "action": _config(range(service.model.horizon or 1), ["action"])}
 

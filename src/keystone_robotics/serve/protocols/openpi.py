@@ -1,50 +1,36 @@
-"""openpi's WebSocket protocol, and RoboArena's variant of it with an ``endpoint`` in each message."""
+"""openpi's WebSocket protocol: an observation in, a dict with ``actions`` out."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from keystone_robotics.serve.messages import Refused, Reply
-from keystone_robotics.serve.protocols.arrays import pack_openpi, unpack
-from keystone_robotics.serve.service import Client, Service
+import numpy as np
 
-PORT = 8000
+from keystone_robotics.serve.messages import Reply
+from keystone_robotics.serve.protocols.arrays import pack_openpi, unpack_dict
+from keystone_robotics.serve.service import Client, Service
 
 
 def greeting(service: Service) -> bytes:
     """The metadata that a client expects before it sends anything."""
-    return pack_openpi(service.metadata)
+    return pack_openpi(service.metadata, "the policy's metadata")
 
 
-async def answer(service: Service, client: Client, message: bytes) -> bytes | str:
-    """The reply to a message. Text is what openpi's client raises as an error, and how RoboArena's reset is confirmed."""
-    observation = unpack(message)
-    if not isinstance(observation, dict):
-        raise Refused("message", f"the message is a {type(observation).__name__}: expected an observation, a dict")
-    if not all(isinstance(key, str) for key in observation):
-        return "the observation has a key that is not text"
-    endpoint = observation.pop("endpoint", "infer")
-    if not isinstance(endpoint, str):
-        return f"endpoint is a {type(endpoint).__name__}: expected infer or reset"
-    if endpoint not in ("infer", "reset"):
-        raise Refused("message", f"endpoint {endpoint[:50]!a}: expected infer or reset")
-    try:
-        if endpoint == "reset":
-            service.reset(client, observation)
-            return "reset successful"
-        reply = await service.act(client, observation)
-    except Refused as refusal:
-        if refusal.reason == "message":
-            raise
-        return str(refusal)
-    return pack_openpi({**_content(reply), "keystone": reply.report, "server_timing": _timing(reply)})
+def read(service: Service, message: bytes) -> dict[Any, Any]:
+    """The observation of a message."""
+    return unpack_dict(message, "an observation, a dict")
 
 
-def _content(reply: Reply) -> dict[str, Any]:
-    if reply.actions is not None:
-        return {"actions": reply.actions}
-    return reply.own if isinstance(reply.own, dict) else {"actions": reply.own}
+async def answer(service: Service, client: Client, request: dict[Any, Any]) -> bytes:
+    """The reply to an observation. A refusal is sent as text, which openpi's client raises as an error."""
+    return packed(await service.act(client, request))
 
 
-def _timing(reply: Reply) -> dict[str, float]:
-    return {"infer_ms": reply.report["model_ms"], "queue_ms": reply.report["queue_ms"]}
+def packed(reply: Reply, steps: int | None = None) -> bytes:
+    """What the policy has answered, at most so many steps of it, and how it was made."""
+    own = reply.own if reply.actions is None else reply.actions
+    content = dict(own) if isinstance(own, dict) else {"actions": own}
+    if steps is not None and isinstance(content.get("actions"), (np.ndarray, list)):
+        content["actions"] = content["actions"][:steps]
+    timing = {"infer_ms": reply.report["model_ms"], "queue_ms": reply.report["queue_ms"]}
+    return pack_openpi({**content, "keystone": reply.report, "server_timing": timing})

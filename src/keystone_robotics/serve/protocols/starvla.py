@@ -7,20 +7,22 @@ from typing import Any
 import numpy as np
 
 from keystone_robotics.serve.messages import Refused, take_options
-from keystone_robotics.serve.protocols.arrays import pack_openpi, unpack
+from keystone_robotics.serve.protocols.arrays import pack_openpi, unpack_dict
 from keystone_robotics.serve.service import Client, Service
 
 
 def greeting(service: Service) -> bytes:
     """The metadata that a client expects before it sends anything."""
-    return pack_openpi({"env": "keystone", **service.metadata})
+    return pack_openpi({"env": "keystone", **service.metadata}, "the policy's metadata")
 
 
-async def answer(service: Service, client: Client, message: bytes) -> bytes | str:
+def read(service: Service, message: bytes) -> dict[Any, Any]:
+    """The envelope of a message, or its payload alone."""
+    return unpack_dict(message, "a dict with examples")
+
+
+async def answer(service: Service, client: Client, request: dict[Any, Any]) -> bytes:
     """The reply to a message."""
-    request = unpack(message)
-    if not isinstance(request, dict):
-        raise Refused("message", f"the message is a {type(request).__name__}: expected a dict with examples")
     about = {"type": "inference_result", "request_id": request.get("request_id", "default")}
     kind, payload = request.get("type", "infer"), request.get("payload", request)
     kind = kind if isinstance(kind, str) else type(kind).__name__  # an array is equal to no text
@@ -33,14 +35,15 @@ async def answer(service: Service, client: Client, message: bytes) -> bytes | st
         if kind not in ("infer", "predict_action") or not isinstance(payload, dict):
             raise Refused("observation", f"type {kind[:50]!a}: expected infer, ping or reset, with a payload")
         data = await _predict(service, client, {k: v for k, v in payload.items() if k not in ("type", "request_id")})
+        return pack_openpi({"status": "ok", "ok": True, **about, "data": data})
     except Refused as refusal:
+        service.count_refused(client, refusal)
         return pack_openpi({"status": "error", "ok": False, **about, "error": {"message": str(refusal)}})
-    return pack_openpi({"status": "ok", "ok": True, **about, "data": data})
 
 
 async def _predict(service: Service, client: Client, payload: dict[str, Any]) -> dict[str, Any]:
-    served, options = service.model.served, take_options(payload)
-    if not served.inputs:  # StarVLA's own policy
+    interface, options = service.model.interface, take_options(payload)
+    if not interface.inputs:  # StarVLA's own policy
         reply = await service.act(client, payload, **options)
         return {**(reply.own if isinstance(reply.own, dict) else {"actions": reply.own}), "keystone": [reply.report]}
     examples = payload.get("examples")
@@ -54,17 +57,18 @@ async def _predict(service: Service, client: Client, payload: dict[str, Any]) ->
 
 def _observation(service: Service, example: dict[str, Any]) -> dict[str, Any]:
     """Images by their order, as the client and the policy have agreed on; the state flat."""
-    served = service.model.served
+    interface = service.model.interface
     images = example.get("image", [])
     images = list(images) if isinstance(images, (list, tuple)) else [images]
-    if len(images) != len(served.images):
+    if len(images) != len(interface.images):
         raise Refused(
-            "observation", f"an example has {len(images)} images: the policy takes {', '.join(served.images) or 'none'}"
+            "observation",
+            f"an example has {len(images)} images: the policy takes {', '.join(interface.images) or 'none'}",
         )
-    observation = dict(zip(served.images, images, strict=True))
-    if served.state is not None and "state" in example:
+    observation = dict(zip(interface.images, images, strict=True))
+    if interface.state is not None and "state" in example:
         try:
-            observation[served.state] = np.ravel(np.asarray(example["state"]))
+            observation[interface.state] = np.ravel(np.asarray(example["state"]))
         except ValueError:  # lists of several lengths
             raise Refused("observation", "the state of an example is no array: expected numbers") from None
     return observation

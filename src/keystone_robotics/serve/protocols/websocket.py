@@ -1,4 +1,4 @@
-"""The WebSocket server under openpi's and StarVLA's protocols, with the pages for operators on the same port."""
+"""The WebSocket server under openpi's, RoboArena's and StarVLA's protocols, with the pages for operators on the same port."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from websockets.protocol import State
 
 from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.messages import Refused
+from keystone_robotics.serve.model import STALLED
+from keystone_robotics.serve.protocols.decoding import decode
 from keystone_robotics.serve.protocols.unfinished import Unfinished
 from keystone_robotics.serve.service import Client, Service
 
@@ -27,10 +29,13 @@ class Conversation(Protocol):
     """What a protocol on WebSockets defines."""
 
     def greeting(self, service: Service) -> bytes:
-        """Sent when a client has connected."""
+        """Sent to each client that has connected."""
 
-    async def answer(self, service: Service, client: Client, message: bytes) -> bytes | str:
-        """The reply to one message; a `Refused` that is raised ends the connection."""
+    def read(self, service: Service, message: bytes) -> Any:
+        """The content of a message; a `Refused` ends the connection."""
+
+    async def answer(self, service: Service, client: Client, request: Any) -> bytes | str:
+        """The reply to it; a `Refused` is sent as text."""
 
 
 class WebSocketListener:
@@ -51,7 +56,7 @@ async def listen(
 ) -> WebSocketListener:
     """Open a port; without a protocol, for operators only."""
     guard = service.guard
-
+    greeting = b"" if protocol is None else protocol.greeting(service)
     handshakes = Unfinished(2 * guard.max_connections, guard.read_timeout)
     messages = Unfinished(4 * guard.max_message, guard.read_timeout)
 
@@ -89,18 +94,31 @@ async def listen(
             messages.end(self.transport)
             super().connection_lost(exc)
 
+    async def answer(client: Client, request: Any) -> bytes | str:
+        assert protocol is not None
+        try:
+            return await protocol.answer(service, client, request)
+        except Refused as error:
+            refusal = error
+        except Exception as error:
+            log.exception("%s: a request failed", name)
+            refusal = Refused("model", f"the server failed: {type(error).__name__}")
+        service.count_refused(client, refusal)
+        return str(refusal)
+
     async def converse(connection: ServerConnection) -> None:
         assert protocol is not None
         handshakes.end(connection.transport)
         with contextlib.suppress(ConnectionClosed):
             try:
                 with service.connected(name) as client:
-                    await connection.send(protocol.greeting(service))
+                    await connection.send(greeting)
                     while True:
                         message = await asyncio.wait_for(connection.recv(), guard.idle_timeout)
                         if isinstance(message, str):
                             raise Refused("message", "the message is text: expected bytes, MessagePack")
-                        reply = await _while_open(connection, protocol.answer(service, client, message))
+                        request = await decode(lambda data: protocol.read(service, data), message)
+                        reply = await _while_open(connection, answer(client, request))
                         await asyncio.wait_for(connection.send(reply), guard.read_timeout)
             except Refused as refusal:
                 service.metrics.refused.labels(refusal.reason).inc()
@@ -172,10 +190,12 @@ def _authorization(request: Request) -> str | None:
 
 
 def _ready(service: Service) -> tuple[http.HTTPStatus, str]:
-    refusal = service.refuse_connection()
-    if refusal is None:
-        return http.HTTPStatus.OK, "ready\n"
-    return http.HTTPStatus.SERVICE_UNAVAILABLE, f"{refusal}\n"
+    """Whether a load balancer should send robots here: one that has no room for more still serves those that it has."""
+    if service.draining:
+        return http.HTTPStatus.SERVICE_UNAVAILABLE, "the server is shutting down\n"
+    if service.model.stalled:
+        return http.HTTPStatus.SERVICE_UNAVAILABLE, f"a round has not ended for more than {STALLED:g} s\n"
+    return http.HTTPStatus.OK, "ready\n"
 
 
 def _metrics(service: Service, request: Request) -> tuple[http.HTTPStatus, str]:

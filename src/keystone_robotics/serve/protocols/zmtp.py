@@ -12,6 +12,7 @@ import logging
 from typing import Any, Protocol
 
 from keystone_robotics.serve.messages import Refused
+from keystone_robotics.serve.protocols.decoding import decode
 from keystone_robotics.serve.protocols.unfinished import Unfinished
 from keystone_robotics.serve.service import Client, Service
 
@@ -100,7 +101,7 @@ class ZmtpListener:
                 message = await asyncio.wait_for(incoming, guard.idle_timeout)
                 incoming = asyncio.ensure_future(self._message(reader, writer))
                 try:
-                    request = self._protocol.read(service, message)
+                    request = await decode(lambda data: self._protocol.read(service, data), message)
                     if client is None:
                         client = connection.enter_context(service.connected(self._name))
                         self._strangers.end(writer.transport)
@@ -121,15 +122,17 @@ class ZmtpListener:
             if not answering.done():
                 raise Ended
             return await answering
-        except Refused as refusal:
-            return self._protocol.refuse(refusal)
+        except Refused as error:
+            refusal = error
         except Ended:
             raise
         except Exception as error:
             log.exception("%s: a request failed", self._name)
-            return self._protocol.refuse(Refused("model", f"the server failed: {type(error).__name__}"))
+            refusal = Refused("model", f"the server failed: {type(error).__name__}")
         finally:
             answering.cancel()
+        self._service.count_refused(client, refusal)
+        return self._protocol.refuse(refusal)
 
     async def _message(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         """The next message of a REQ socket: an empty part, and one with the content. Commands before it are answered."""
