@@ -25,6 +25,7 @@ from keystone_robotics.select import (
 from keystone_robotics.spec import Spec
 
 if TYPE_CHECKING:
+    from keystone_robotics import reducers
     from keystone_robotics.attachment import attach, attached, detach
     from keystone_robotics.handle import Handle, RoundEvent
     from keystone_robotics.monitor import Alarm
@@ -51,6 +52,7 @@ __all__ = [
     "detach",
     "factory",
     "profile",
+    "reducers",
     "select",
 ]
 
@@ -65,6 +67,8 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "reducers":
+        return importlib.import_module(f"{__name__}.reducers")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

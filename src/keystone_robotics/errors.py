@@ -47,13 +47,24 @@ class StepsRefused(KeystoneError):
     """
 
 
+def shorten(text: str, most: int = 600) -> str:
+    """The beginning and the end of a text that is too long for a line.
+
+    >>> shorten("0123456789", 6)
+    '012…789'
+    """
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2) :]}"
+
+
 def nearest_name(name: object, known: Iterable[str]) -> str:
     """Suffix of an error message about an unknown name: the closest known name, then all of them.
 
     >>> nearest_name("mediod", ["medoid", "mean"])
     "did you mean 'medoid'? Known: mean, medoid"
+    >>> nearest_name("reach-v3", ["shelf-place-v3"])
+    'known are shelf-place-v3'
     """
     names = sorted(known)
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Known: {', '.join(names)}"
+    lower = {one.lower(): one for one in names}
+    close = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.6)
+    return f"did you mean {lower[close[0]]!r}? Known: {', '.join(names)}" if close else f"known are {', '.join(names)}"

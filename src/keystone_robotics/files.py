@@ -1,4 +1,4 @@
-"""Writing files atomically: an interruption never leaves a partial file."""
+"""Files that must be there, and writing files atomically: an interruption never leaves a partial file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keystone_robotics.errors import KeystoneError
+
+
+def check_file(path: Path, expected: str) -> None:
+    """Raise a KeystoneError if there is no such file."""
+    if not path.is_file():
+        raise KeystoneError(f"there is no file {path}: expected {expected}")
 
 
 @contextlib.contextmanager

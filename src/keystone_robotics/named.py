@@ -1,6 +1,6 @@
 """User objects by import name, ``package.module:name``: only the name is sent to worker processes and clusters.
 
-A name may come from a file that somebody else wrote, so nothing is called unless it was made for that (`factory`): any other
+A name may come from a file of unknown origin, so nothing is called unless it was made for that (`factory`): any other
 function, ``os:system``, is refused. Importing the module runs its code; modules on Python's path and in the current directory
 are trusted (docs/security.md).
 """
@@ -130,7 +130,8 @@ def _expected(kind: type) -> str:
     marked = "a function marked with @keystone_robotics.factory"
     if kind.__module__ == "builtins":
         return f"expected {marked}"
-    return f"expected a {kind.__name__}, its class, a function annotated with `-> {kind.__name__}`, or {marked}"
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    return f"expected {article} {kind.__name__}, its class, a function annotated with `-> {kind.__name__}`, or {marked}"
 
 
 def _given(offered: dict[str, Any]) -> dict[str, Any]:

@@ -66,13 +66,13 @@ def refuse_open_address(host: str, has_token: bool, insecure: bool) -> None:
     """
     if not (is_loopback(host) or has_token or insecure):
         raise KeystoneError(
-            f"host {host} is open to the network: expected 127.0.0.1 (reach it through ssh -L), or a token file, or insecure "
-            "on a network where you trust every machine"
+            f"host {host} is open to the network: expected 127.0.0.1 (reach it through ssh -L), or a token (--token-file), or "
+            "--insecure on a network where you trust every machine"
         )
 
 
 def refuse_busy_port(host: str, port: int) -> None:
-    """Refuse a port on which somebody listens on one of the addresses of a host.
+    """Refuse a port on which another process listens, on one of the addresses of a host.
 
     gRPC starts a server if it can bind one of several addresses (127.0.0.1 and ::1 of localhost), and two servers on one
     port with SO_REUSEPORT get every other client each.

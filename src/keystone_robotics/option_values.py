@@ -44,7 +44,7 @@ def read_value(text: str) -> Any:
     >>> read_value("0.5"), read_value(".5"), read_value("null"), read_value("best")
     (0.5, 0.5, None, 'best')
     """
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)
     with contextlib.suppress(ValueError):
         return float(text)
@@ -77,7 +77,10 @@ def read_items(text: str) -> dict[str, Any]:
     {'k': '4', 'space': '{"dims": [0, 1]}'}
     """
     if text.startswith("{"):
-        return dict(json.loads(text))
+        try:
+            return dict(json.loads(text))
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
     items: dict[str, str] = {}
     for part in _split(text):
         name, equals, value = (piece.strip() for piece in part.partition("="))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import re
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from keystone_robotics.errors import KeystoneError, nearest_name
+from keystone_robotics.errors import KeystoneError, nearest_name, shorten
 from keystone_robotics.option_values import (
     WINDOWS,
     Check,
@@ -59,6 +60,10 @@ BASELINE = "first"
 PREFIX = "KEYSTONE_"
 #: Variables of KeyStone that are no options: what listens to rounds, stored profiles, checkouts for tests.
 OTHER_VARIABLES = ("KEYSTONE_ALARM", "KEYSTONE_LOG", "KEYSTONE_PROFILES", "KEYSTONE_RERUN", "KEYSTONE_UPSTREAM")
+#: What Kubernetes sets in every container for services called keystone or keystone-….
+_OF_KUBERNETES = re.compile(
+    PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?)"
+)
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,7 @@ class Spec:
         try:
             return cls.from_mapping(options_from_text(text))
         except (ValueError, TypeError, KeystoneError) as error:
-            raise KeystoneError(f"spec {text!r}: {error}") from None
+            raise KeystoneError(f"spec {shorten(text, 300)!r}: {shorten(str(error))}") from None
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any]) -> Spec:
@@ -353,9 +358,9 @@ def _check_text(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r}: expected text such as core-mean:k=16")
     try:
-        Spec.parse(value)
-    except KeystoneError as error:
-        raise ValueError(f"{name}={value!r}: {str(error).removeprefix(f'spec {value!r}: ')}") from None
+        Spec.from_mapping(options_from_text(value))
+    except (ValueError, TypeError, KeystoneError) as error:
+        raise ValueError(f"{name}={value!r}: {error}") from None
     return value
 
 
@@ -425,7 +430,7 @@ def spec_from(*layers: Mapping[str, Any]) -> Spec:
     try:
         return Spec.from_mapping(merge(*layers))
     except (TypeError, ValueError) as error:
-        raise KeystoneError(str(error)) from None
+        raise KeystoneError(shorten(str(error))) from None
 
 
 def read_options(texts: Mapping[str, Any], label: Callable[[str], str] = str) -> dict[str, Any]:
@@ -453,7 +458,8 @@ def read_options(texts: Mapping[str, Any], label: Callable[[str], str] = str) ->
             value = known[name].read(text.strip()) if isinstance(text, str) else text
             given[name] = known[name].check(name, value)
         except (TypeError, ValueError) as error:
-            raise KeystoneError(f"{label(name)}={text}: {str(error).removeprefix(f'{name}={value!r}: ')}") from None
+            reason = str(error).removeprefix(f"{name}={value!r}: ")
+            raise KeystoneError(f"{label(name)}={shorten(str(text), 300)}: {shorten(reason)}") from None
     return given
 
 
@@ -480,8 +486,9 @@ def options_from_text(text: str) -> dict[str, Any]:
 def options_from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """``KEYSTONE_K``, ``KEYSTONE_RULE``, … for each of `options`; blank means not given.
 
-    A variable that is one typo away from an option is an error. Others that begin with ``KEYSTONE_`` are not KeyStone's and are
-    ignored: Kubernetes injects ``KEYSTONE_SERVICE_HOST`` for a service called keystone, and OpenStack uses the name, too.
+    A variable that is one typo away from an option is an error. Others that begin with ``KEYSTONE_`` are not KeyStone's
+    (OpenStack uses the name, too): they are ignored, with one warning. For those of Kubernetes, which sets
+    ``KEYSTONE_SERVICE_HOST`` for a service called keystone, there is none.
 
     Raises:
         KeystoneError: about the first variable that cannot be read.
@@ -491,9 +498,13 @@ def options_from_environment(environ: Mapping[str, str] = os.environ) -> dict[st
     keystone_robotics.errors.KeystoneError: KEYSTONE_K=0: expected a whole number, 1 or more
     """
     known = {variable_of(name): name for name in options()}
-    for variable in environ:
-        if variable.startswith(PREFIX) and variable not in known and variable not in OTHER_VARIABLES:
-            _refuse_typo(variable, [*known, *OTHER_VARIABLES])
+    names = [*known, *OTHER_VARIABLES]
+    unknown = sorted(name for name in environ if name.startswith(PREFIX) and name not in names)
+    unknown = [name for name in unknown if not _OF_KUBERNETES.fullmatch(name)]
+    for variable in unknown:
+        _refuse_typo(variable, names)
+    if unknown:
+        _warn_ignored(", ".join(unknown))
     return read_options({name: environ.get(variable) for variable, name in known.items()}, variable_of)
 
 
@@ -519,7 +530,11 @@ def _refuse_typo(variable: str, known: list[str]) -> None:
     meant = next((name for name in known if _one_typo_apart(variable[len(PREFIX) :], name[len(PREFIX) :])), None)
     if meant is not None:
         raise KeystoneError(f"{variable} in the environment is no option: did you mean {meant}?")
-    log.debug("%s in the environment is not KeyStone's: ignored", variable)
+
+
+@functools.cache  # once, though a command reads the environment for every policy it makes
+def _warn_ignored(variables: str) -> None:
+    log.warning("ignored, since these variables in the environment are no options of KeyStone: %s", variables)
 
 
 def _one_typo_apart(given: str, name: str) -> bool:

@@ -12,7 +12,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def printable(text: str) -> str:
-    r"""Text for one line of a terminal. What does not print is written as an escape: a name in somebody else's file must not
+    r"""Text for one line of a terminal. What does not print is written as an escape: a name in a file must not
     move the cursor, hide a line or turn the reading direction.
 
     >>> print(printable("push \x1b[2J\n\u202e"), printable("Δ 5 °"))

@@ -16,6 +16,9 @@ from pathlib import Path
 import pytest
 
 from keystone_robotics.cli import main
+from keystone_robotics.cli.evaluate import run
+from keystone_robotics.environments import BENCHMARKS
+from keystone_robotics.evaluate.config import DEFAULT_ARMS
 from keystone_robotics.evaluate.executors import make_executor
 from keystone_robotics.records import FILE
 from keystone_robotics.sample.families.encode_sample import EncodeSampleAdapter
@@ -225,7 +228,7 @@ def test_bad_input_is_one_line_and_nothing_is_made(config, tmp_path, capsys, fla
 
 def test_what_is_missing_is_said(tmp_path, capsys):
     assert eval_("--out", tmp_path / "run") == 2
-    assert "policy=None: expected a name, --policy" in capsys.readouterr().err
+    assert "no policy was given: expected a name (--policy NAME)" in capsys.readouterr().err
     assert eval_(tmp_path / "no.yaml") == 2
     assert "there is no file" in capsys.readouterr().err
 
@@ -331,9 +334,14 @@ def test_default_arms_for_a_policy_whose_steps_are_fixed(tmp_path, capsys, monke
         "3",
     ]
     assert eval_(*flags, "--out", tmp_path / "run") == 0
-    assert "default arms with steps= are left out: " in capsys.readouterr().out
-    assert {row.arm for row in table(tmp_path / "run")} == {"first", "first:temperature=0.6", "keystone:k=16"}
+    assert "default arms are rolled out without steps=: " in capsys.readouterr().out
+    arms = {row.arm for row in table(tmp_path / "run")}
+    assert arms == {"first", "first:temperature=0.6", "keystone:k=16", "core-mean:k=16"}
     assert eval_(*flags, "--out", tmp_path / "given", "--arm", "first", "--arm", "first:steps=2") == 2
+
+
+def test_the_help_names_the_default_arms_and_every_environment():
+    assert [name for name in (*map(str, DEFAULT_ARMS), *BENCHMARKS) if name not in run.__doc__] == []
 
 
 def test_less_asked_for_is_less_summed_up(config, tmp_path):

@@ -7,6 +7,7 @@ import json
 import pkgutil
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,75 @@ def test_openpis_logs_become_a_comparison(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "put the bowl" in out
     assert "91.7" in out
+
+
+PRINTED = {  # what the projects' evaluations print of an episode
+    "rdt-maniskill": ("k16", "Trial 1 finished, success: tensor([{}]), steps: 40", "True", "False"),
+    "h-rdt-robotwin": ("k16", "\033[92m{}!\033[0m", "Success", "Fail"),
+    "cosmos-policy-libero": ("k4", "Success: {}", "True", "False"),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_what_an_evaluation_prints_becomes_a_comparison(name, tmp_path, monkeypatch, capsys):
+    after, line, success, fail = PRINTED[name]
+    for log, fails in (("k1", 30), (after, 5)):
+        lines = [line.format(fail)] * fails + [line.format(success)] * (60 - fails)
+        (tmp_path / f"{log}.log").write_text("\n".join(["noise", *lines]))
+    assert collected(name, tmp_path, monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert "50.0" in out
+    assert "91.7" in out
+
+
+#: Small files instead of the modules that a recipe's script imports from the project.
+PROJECTS = {
+    "rdt-maniskill": {
+        "scripts/maniskill_model.py": "from types import SimpleNamespace\nfrom upstream_like.rdt_like import RDTRunner\n"
+        "def create_model(size):\n    return SimpleNamespace(policy=RDTRunner().eval())\n",
+        "eval_sim/eval_rdt_maniskill.py": "from scripts.maniskill_model import create_model\n"
+        "from upstream_like.rdt_like import predict\nassert __name__ == '__main__'\npredict(create_model(size=1).policy, 1)\n",
+    },
+    "h-rdt-robotwin": {
+        "H-RDT/__init__.py": "from types import SimpleNamespace\nfrom upstream_like.rdt_like import HRDTRunner, predict\n"
+        "def get_model(arguments):\n    return SimpleNamespace(policy=HRDTRunner().eval())\n"
+        "def eval(model):\n    predict(model.policy, 1)\nreset_model = print\n",
+    },
+    "cosmos-policy-libero": {
+        "cosmos_policy/constants.py": "from upstream_like.cosmos_policy_like import DIMS as ACTION_DIM\n"
+        "from upstream_like.cosmos_policy_like import STEPS as NUM_ACTIONS_CHUNK\n",
+        "cosmos_policy/experiments/robot/cosmos_utils.py": "from upstream_like.cosmos_policy_like import CosmosPolicyLike\n"
+        "import cosmos_policy.constants\ndef get_model(config):\n    return CosmosPolicyLike().eval(), config\n",
+        "cosmos_policy/experiments/robot/libero/run_libero_eval.py": "from upstream_like.cosmos_policy_like import predict\n"
+        "from cosmos_policy.experiments.robot.cosmos_utils import get_model\nassert __name__ == '__main__'\n"
+        "predict(get_model(1)[0], 1)\n",
+    },
+}
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_recipes_script_attaches_to_what_the_project_loads(name, tmp_path, monkeypatch):
+    for path, text in PROJECTS[name].items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("KEYSTONE_SPEC", "core-mean:k=4,steps=2")
+    monkeypatch.setenv("KEYSTONE_LOG", str(tmp_path / "rounds.jsonl"))
+    (script,) = blocks(section((ROOT / "docs" / "recipes" / f"{name}.md").read_text(), "Set up"), "python")
+    before = set(sys.modules)
+    scope: dict = {}
+    try:
+        exec(compile(script, name, "exec"), scope)
+        if "eval" in scope:  # a policy that the benchmark's own script loads
+            scope["eval"](scope["get_model"]({}))
+    finally:
+        for module in set(sys.modules) - before:
+            if getattr(sys.modules[module], "__file__", None) is None or str(tmp_path) in str(
+                sys.modules[module].__file__
+            ):
+                del sys.modules[module]
+    (line,) = (tmp_path / "rounds.jsonl").read_text().splitlines()
+    assert json.loads(line)["k"] == 4
 
 
 def test_the_command_lists_prints_and_suggests(capsys):

@@ -25,8 +25,12 @@ def draw(random, tasks, states, repeats, a, b, alike=0.3, coupled=0.7, noise=0.5
     hard_b = np.where(random.random(shape) < coupled, hard, random.random(shape))
     luck = random.random((*shape, repeats))
     luck_b = np.where(random.random((*shape, repeats)) < noise, luck, random.random((*shape, repeats)))
-    chance_a = beta.ppf(hard, a * strength, (1 - a) * strength)
-    chance_b = beta.ppf(hard_b, b * strength, (1 - b) * strength)
+    # Between 20,001 quantiles, to within 1e-5: SciPy's of every single state took longer than what is tested.
+    at = np.linspace(0, 1, 20_001)
+    chance_a, chance_b = (
+        np.interp(which, at, beta.ppf(at, rate * strength, (1 - rate) * strength))
+        for which, rate in ((hard, a), (hard_b, b))
+    )
     return (luck < chance_a[..., None]).astype(int), (luck_b < chance_b[..., None]).astype(int)
 
 

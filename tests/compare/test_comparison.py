@@ -46,14 +46,26 @@ def test_better_worse_and_unclear():
     assert not same.improvement
 
 
-def test_what_the_interval_says_and_the_test_does_not_is_called_barely():
+def test_what_the_interval_says_and_the_test_does_not_is_no_clear_difference():
     only_b, only_a = np.zeros((2, 1, 50, 1), int)
     only_b[:, :14], only_a[:, 14:19] = 1, 1
     a, b = outcomes(only_a), outcomes(only_b)
     result = compare(a, b)
-    assert result.improvement
+    assert result.overall.interval[0] > 0
     assert result.overall.p > 0.05
-    assert result.verdict.startswith("B is barely better: ")
+    assert result.verdict.startswith("no clear difference: ")
+    assert result.verdict.endswith("; the interval excludes zero, the test does not")
+    assert not result.improvement
+    assert not compare(b, a).regression  # and `keystone compare --fail-on-regression` ends with 0
+
+
+def test_the_verdict_on_one_of_several_arms_is_that_of_the_corrected_test():
+    a, b = half_and_more()
+    worse = compare_all([b, *(replace(a, name=f"arm {number}") for number in range(4))])[0]
+    assert worse.overall.p < 0.05 < worse.overall.p_holm
+    assert worse.overall.interval[1] < 0
+    assert worse.verdict.endswith("; the interval excludes zero, the corrected test does not")
+    assert not worse.regression
 
 
 def test_one_repeat_gives_plain_wilson_intervals():

@@ -8,6 +8,7 @@ import pytest
 from fuzz.files import LEROBOT, SINGLE, VLA_EVAL
 from keystone_robotics.cli import main
 from keystone_robotics.compare import files
+from keystone_robotics.compare.read_run import measured_latencies
 from keystone_robotics.records import FILE, EpisodeRecord, Store
 from keystone_robotics.tables import as_rich, as_text, from_columns
 
@@ -130,3 +131,9 @@ def test_settings_of_a_run_may_hold_anything(tmp_path, capsys):
         database.execute("UPDATE meta SET value = ?", (DEEP,))
     assert main(["compare", str(tmp_path)]) == 2
     assert "is damaged: a row of the table meta" in printed(capsys).err
+
+
+def test_times_of_a_database_that_are_none_do_not_count():
+    times = [None, 5.0, -1.0, float("inf"), 1e308, 1e308]  # the mean of the last two is no float
+    episodes = [EpisodeRecord("push", number, True, latency_ms=time) for number, time in enumerate(times)]
+    assert measured_latencies(episodes) == [5.0]

@@ -34,6 +34,11 @@ def test_table_matches_the_adapters():
     assert script["PAGE"].read_text() == script["page"](), "run: python scripts/policies_table.py"
 
 
+def test_every_recipe_is_in_the_table():
+    named = {name for names in runpy.run_path(str(SCRIPT))["RECIPES"].values() for name in names}
+    assert named == {path.stem for path in (SCRIPT.parents[1] / "docs" / "recipes").glob("*.md")}
+
+
 @pytest.mark.parametrize(
     "name", [name for name, one in ADAPTERS.items() if one.project == "LeRobot" and not one.refusal]
 )

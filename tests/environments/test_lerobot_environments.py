@@ -110,7 +110,7 @@ def test_a_seed_picks_an_episode_of_robomme() -> None:
 
 @pytest.fixture(scope="module")
 def pusht() -> Iterator[LeRobotEnv]:
-    env = LeRobotBenchmark("lerobot:pusht").make("PushT-v0")
+    env = LeRobotBenchmark("lerobot:pusht").make("pusht/0")
     yield env
     env.close()
 
@@ -119,10 +119,10 @@ def test_pusht() -> None:
     benchmark = LeRobotBenchmark("lerobot:pusht?episode_length=3")
     assert benchmark.name == "lerobot:pusht?episode_length=3"
     assert benchmark.config.type == "pusht"
-    assert benchmark.tasks() == ("PushT-v0",)
-    assert benchmark.max_steps("PushT-v0") == 3
-    assert LeRobotBenchmark("lerobot:pusht").max_steps("PushT-v0") == 300
-    env = benchmark.make("PushT-v0", render=True)
+    assert benchmark.tasks() == ("pusht/0",)
+    assert benchmark.max_steps("pusht/0") == 3
+    assert LeRobotBenchmark("lerobot:pusht").max_steps("pusht/0") == 300
+    env = benchmark.make("pusht/0", render=True)
     observation, _ = env.reset(seed=1)
     assert observation["pixels"].shape == (96, 96, 3)
     assert observation["task"] == ""
@@ -150,10 +150,10 @@ def test_pusht_begins_where_the_seed_says(pusht: LeRobotEnv, seed: int, steps: i
 
 def test_meta_world() -> None:
     benchmark = LeRobotBenchmark("lerobot:metaworld?task=push-v3")
-    assert benchmark.tasks() == ("push-v3",)
-    assert benchmark.max_steps("push-v3") == 500, "the environment's number, not the configuration's 400"
-    assert LeRobotBenchmark("lerobot:metaworld?task=push-v3&episode_length=20").max_steps("push-v3") == 20
-    env = benchmark.make("push-v3")
+    assert benchmark.tasks() == ("push-v3/0",)
+    assert benchmark.max_steps("push-v3/0") == 500, "the environment's number, not the configuration's 400"
+    assert LeRobotBenchmark("lerobot:metaworld?task=push-v3&episode_length=20").max_steps("push-v3/0") == 20
+    env = benchmark.make("push-v3/0")
     first, _ = env.reset(seed=5)
     assert first["task"] == env.instruction != ""
     assert first["pixels"].shape == (480, 480, 3)
@@ -174,13 +174,13 @@ def test_meta_world() -> None:
 def test_suites_have_numbered_tasks() -> None:
     benchmark = LeRobotBenchmark("lerobot:metaworld?task=very_hard,push-v3")
     names = benchmark.tasks()
-    assert names[-1] == "push-v3"
+    assert names[-1] == "push-v3/0"
     assert names[0] == "very_hard/0"
     env = benchmark.make("very_hard/1")
     assert env.get_wrapper_attr("task") == benchmark.make("very_hard/1").get_wrapper_attr("task")
     assert env.instruction != benchmark.make("very_hard/0").instruction
-    with pytest.raises(KeystoneError, match="did you mean 'push-v3'"):
-        benchmark.make("push-v4")
+    with pytest.raises(KeystoneError, match="did you mean 'push-v3/0'"):
+        benchmark.make("push-v4/0")
 
 
 @pytest.mark.parametrize(

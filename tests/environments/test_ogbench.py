@@ -37,7 +37,7 @@ actions = st.lists(st.lists(st.floats(-1, 1, width=32), min_size=5, max_size=5),
 
 
 @pytest.mark.parametrize("task", TASKS)
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 2**30), before=st.integers(0, 2**30), history=actions, after=actions)
 def test_a_seed_leads_to_the_same_episode_whatever_was_done_before(envs, task, seed, before, history, after):
     env = envs[task]
@@ -61,12 +61,12 @@ def test_a_new_environment_begins_like_an_old_one(envs, task):
 def test_seeds_and_tasks_differ_and_the_goal_is_in_sight(envs, task):
     env = envs[task]
     hashes = set()
-    for seed in range(6):
+    for seed in range(3):
         observation, info = env.reset(seed=seed)
         assert env.observation_space.contains(observation)
         np.testing.assert_array_equal(observation["environment_state"][-len(env.goal) :], env.goal)
         hashes.add(hash_state(info["initial_state"]))
-    assert len(hashes) == 6
+    assert len(hashes) == 3
     other = BENCHMARK.make(task.replace("task2", "task4"))
     assert hash_state(other.reset(seed=0)[1]["initial_state"]) not in hashes
     assert not np.array_equal(other.goal, env.goal)

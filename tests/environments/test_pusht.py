@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keystone_robotics.environments.pusht import CORNERS, GOAL_POSE, PushT, PushTEnv, corners_at, simulator
+from keystone_robotics.environments.pusht import CORNERS, GOAL_POSE, PushT, PushTEnv, PushTPixels, corners_at, simulator
 from keystone_robotics.errors import KeystoneError
 
 seeds = st.integers(0, 2**31 - 1)
@@ -156,3 +156,20 @@ def test_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gym_pusht.envs.pusht", None)
     with pytest.raises(KeystoneError, match=r'pip install "keystone-robotics\[eval\]"'):
         PushT().make("pusht")
+
+
+def test_pixels_are_gym_pushts_own_image_of_the_same_states():
+    env, states = PushTPixels().make("pusht"), PushT().make("pusht")
+    check_env(env, skip_render_check=True)
+    observation, info = env.reset(seed=4)
+    state, expected = states.reset(seed=4)
+    np.testing.assert_array_equal(info["initial_state"], expected["initial_state"])
+    assert observation.keys() == {"agent_pos", "pixels"}
+    upstream = simulator()(obs_type="pixels_agent_pos", render_mode="rgb_array")
+    np.testing.assert_array_equal(observation["pixels"], upstream.reset(seed=4)[0]["pixels"])
+    drawer = PushTEnv()
+    drawer.reset(seed=0)
+    for _ in range(10):
+        observation, *_ = env.step(np.array([256.0, 300.0]))
+        state, *_ = states.step(np.array([256.0, 300.0]))
+    np.testing.assert_array_equal(drawer.image_of(state["environment_state"]), observation["pixels"])

@@ -33,7 +33,7 @@ def test_one_task_and_one_arm_need_no_list():
     [
         ({"episode": 3}, "unknown option 'episode': did you mean 'episodes'"),
         ({1: 3}, "unknown option 1"),
-        ({"policy": None}, "policy=None"),
+        ({"policy": None}, "no policy was given"),
         ({"policy": 3}, "policy=3"),
         ({"env": ["metaworld"]}, "env=['metaworld']"),
         ({"tasks": 3}, "tasks=3: expected a list"),

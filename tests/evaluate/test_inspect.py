@@ -1,6 +1,7 @@
 """`keystone inspect`: a policy on frames that LeRobot's own writer stored."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 from keystone_robotics.cli import main
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.evaluate.demonstrations import choose_frames, inspect_frames, open_dataset
+from keystone_robotics.evaluate.dataset import open_dataset
+from keystone_robotics.evaluate.demonstrations import choose_frames, inspect_frames
 from keystone_robotics.policies import load_agent
 from keystone_robotics.report.inspection import NOT_SUCCESS, page, record_episodes, summarise
 from keystone_robotics.spec import Spec
@@ -106,10 +108,32 @@ def test_the_summary_names_the_frames_with_the_largest_disagreement(frames):
     assert summary["arms"][3]["difference"] == pytest.approx(gap)
     low, high = summary["arms"][3]["interval"]
     assert low <= gap <= high
-    text = page(summary)
+    text = page(summary, found)
     assert NOT_SUCCESS in text
     assert "&lt;x&gt;" in text
     assert "<x>" not in text
+
+
+def test_the_worst_frames_open_with_their_candidates(frames):
+    found, *_ = frames
+    summary = summarise(found, ["<x>", "y"], {"checkpoint": "c", "dataset": "d", "main": "core-mean:k=8"})
+    text = page(summary, found)
+    opened = re.findall(r"<details.*?</details>", text, re.DOTALL)
+    assert len(opened) == len(found)
+    worst = max(found, key=lambda one: one.dispersion)
+    assert f"Episode {worst.episode}, frame {worst.frame}:" in opened[0]
+    assert opened[0].count("<polyline") == 2 * (8 + 1 + 1)  # candidates, the selected chunk, the demonstrator
+    assert "&lt;x&gt;: 8 candidates" in opened[0]
+    assert "style=" not in text  # the content security policy would drop it
+    many = replace(worst, physical=np.repeat(worst.physical, 40, 0), candidates=np.repeat(worst.candidates, 40, 0),
+                   labels=np.repeat(worst.labels, 40))  # fmt: skip
+    assert "candidates 32 of 320" in page(summary, [many] * 10)
+    assert len(page(summary, [many] * 10)) < 400_000
+    relative = page(summary, [replace(worst, physical=None)])
+    assert "relative actions are not converted" in relative
+    assert relative.count("stroke-dasharray") == 0
+    nothing = replace(worst, physical=np.full_like(worst.physical, np.nan), planned=np.full_like(worst.planned, np.nan))
+    assert "nan" not in page(summary, [nothing])
 
 
 def test_frames_that_cannot_be_compared_are_counted_with_the_reason(frames):
@@ -119,7 +143,34 @@ def test_frames_that_cannot_be_compared_are_counted_with_the_reason(frames):
     broken = [replace(one, distances=dict.fromkeys(one.distances, np.nan)) for one in found[:2]]
     summary = summarise([*broken, *found[2:]], ["x", "y"], source)
     assert summary["not_compared"].startswith(f"2 of {len(found)} frames are not compared: an action")
-    assert summary["not_compared"] in page(summary)
+    assert summary["not_compared"] in page(summary, found)
+
+
+def test_a_candidate_that_is_not_finite_leaves_the_spread_of_the_others(frames, monkeypatch):
+    _, data, agent, indices = frames
+    network = type(agent.policy.diffusion)
+    own = network.conditional_sample
+
+    def broken(self, *args, **kwargs):
+        drawn = own(self, *args, **kwargs).clone()
+        drawn[2:3] = np.nan
+        return drawn
+
+    monkeypatch.setattr(network, "conditional_sample", broken)
+    with pytest.warns(RuntimeWarning, match="dropped 1 of 4"):
+        found = list(inspect_frames(agent, data, [Spec.parse("medoid:k=4")], indices[:1]))
+    assert found[0].labels[2] == -1
+    assert np.isfinite(found[0].spread).all()
+    assert (found[0].spread > 0).all()
+
+
+def test_what_is_not_finite_has_no_number(frames):
+    found, *_ = frames
+    source = {"checkpoint": "c", "dataset": "d", "main": "core-mean:k=8"}
+    summary = summarise([replace(found[0], spread=np.array([np.inf, 0.5])), *found[1:]], ["x", "y"], source)
+    json.dumps(summary, allow_nan=False)
+    assert summary["dimensions"][0]["spread"] is None
+    assert "inf" not in re.findall(r"<td>(.*?)</td>", page(summary, found))
 
 
 def test_recordings_name_the_series_demonstrated_actions(frames, monkeypatch, tmp_path):

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-import ray
 
 import toy as toy_package
 from keystone_robotics.errors import KeystoneError
@@ -17,10 +16,19 @@ from toy import summaries, table
 
 @pytest.fixture(scope="module", autouse=True)
 def workers_know_the_toy():
-    """Ray's workers import as their cluster does."""
+    """Ray's workers import as their cluster does; and are not nice to the tests of other files, for which these would wait."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(toy_package.__file__).parents[1]), prepend=os.pathsep)
+        patch.setenv("RAY_worker_niceness", "0")
         yield
+
+
+@pytest.fixture(scope="module")
+def ray():
+    """Imported by the worker that runs this file alone."""
+    import ray
+
+    return ray
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +45,7 @@ def cluster(workers_know_the_toy):
 
 
 @pytest.fixture(scope="module")
-def connection(cluster):
+def connection(ray, cluster):
     """Connected once: Ray then gives later tests the workers of earlier ones, which have imported torch already."""
     ray.init(address=cluster, log_to_driver=False, logging_level="error")
     yield RayCluster("auto", workers=1)
@@ -50,7 +58,7 @@ def test_a_cluster_that_is_not_there(toy, tmp_path):
         evaluate(toy(), tmp_path / "run", RayCluster("127.0.0.1:1"))
 
 
-def test_a_cluster_that_does_not_start_in_time(toy, tmp_path, monkeypatch):
+def test_a_cluster_that_does_not_start_in_time(ray, toy, tmp_path, monkeypatch):
     def late(**_):
         raise Exception("The current node timed out during startup.")  # Ray's own words and class
 
@@ -59,7 +67,7 @@ def test_a_cluster_that_does_not_start_in_time(toy, tmp_path, monkeypatch):
         evaluate(toy(), tmp_path / "run", RayCluster("local"))
 
 
-def test_a_cluster_of_this_machine(toy, tmp_path):
+def test_a_cluster_of_this_machine(ray, toy, tmp_path):
     settings = toy(arms=["first"], episodes=2)
     with RayCluster("local", workers=1) as executor:
         assert evaluate(settings, tmp_path / "run", executor).new == 2
@@ -68,7 +76,7 @@ def test_a_cluster_of_this_machine(toy, tmp_path):
     assert not ray.is_initialized()
 
 
-def test_the_same_rows_also_when_a_worker_dies_once(cluster, toy, tmp_path):
+def test_the_same_rows_also_when_a_worker_dies_once(ray, cluster, toy, tmp_path):
     settings = toy(["reach", "dies-once"], arms=["first", "coherent:k=4"], episodes=4, shard=2)
     report = evaluate(settings, tmp_path / "ray", RayCluster(cluster, workers=2))
     assert (tmp_path / "died").exists()

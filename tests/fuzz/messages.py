@@ -14,7 +14,7 @@ import numpy as np
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve.messages import Refused
-from keystone_robotics.serve.protocols import groot, openpi, starvla
+from keystone_robotics.serve.protocols import groot, openpi, roboarena, starvla
 from keystone_robotics.serve.protocols.arrays import pack_openpi
 from keystone_robotics.serve.service import Client, Service
 
@@ -137,7 +137,7 @@ def _messages(good: list[Any], pack: Callable[[Any], bytes], rng: np.random.Gene
 
 async def _on_websocket(protocol: Any, service: Service, client: Client, message: bytes) -> object:
     try:
-        return await protocol.answer(service, client, message)
+        return await protocol.answer(service, client, protocol.read(service, message))
     except Refused as refusal:
         return str(refusal)
 
@@ -150,12 +150,12 @@ async def _on_zmtp(service: Service, client: Client, message: bytes) -> object:
 
 
 async def _on_grpc(service: Service, client: Client, message: bytes) -> object:
-    from keystone_robotics.serve.protocols import lerobot
+    from keystone_robotics.serve.protocols import lerobot_messages as lerobot
 
     try:
         instructions = lerobot.read_instructions(message[2:] if message[:2] == b"I:" else _instructions())
         observation = lerobot.read_observation(message[2:] if message[:2] == b"O:" else _observation())
-        inputs, task = lerobot._frame(observation, instructions, service.model.served.inputs)
+        inputs, task = lerobot.frame(observation, instructions, service.model.interface.inputs)
         await service.act(client, inputs, task=task, observed_at=observation.timestamp)
     except KeystoneError as error:
         return str(error)
@@ -189,8 +189,8 @@ def attack_openpi(rng: np.random.Generator) -> int:
 
 def attack_roboarena(rng: np.random.Generator) -> int:
     """RoboArena's, with an endpoint."""
-    good = [{"endpoint": "infer", STATE: np.ones(3, np.float32), "prompt": "push"}, {"endpoint": "reset"}]
-    return _attack(functools.partial(_on_websocket, openpi), _messages(good, pack_openpi, rng))
+    good = [{"endpoint": "infer", STATE: np.ones(3, np.float32), "session_id": "a"}, {"endpoint": "reset"}]
+    return _attack(functools.partial(_on_websocket, roboarena), _messages(good, pack_openpi, rng))
 
 
 def attack_starvla(rng: np.random.Generator) -> int:

@@ -75,10 +75,10 @@ def evaluate(tmp_path_factory: pytest.TempPathFactory, variables: dict[str, str]
         ]  # fmt: skip
         environment = {**variables, "KEYSTONE_LOG": str(directory / "rounds.jsonl"), **more}
         if not from_scratch:
-            return Finished(eval_process.run("lerobot-eval", [*arguments, *episode], directory, environment), directory)
+            return Finished(eval_process.run("lerobot-eval", [*episode, *arguments], directory, environment), directory)
         with (directory / "output.txt").open("w") as output:
             done = subprocess.run(
-                [eval_process.console_script("lerobot-eval"), *arguments, *episode],
+                [eval_process.console_script("lerobot-eval"), *episode, *arguments],
                 env=environment, cwd=directory, stdout=output, stderr=subprocess.STDOUT, timeout=300,
             )  # fmt: skip
         return Finished(done.returncode, directory)

@@ -1,7 +1,12 @@
-"""`lerobot-eval` as a user types it, with KeyStone by each of the three routes."""
+"""`lerobot-eval` as a user types it, with KeyStone by each of the three routes; and `keystone eval` rolls out the same."""
+
+import json
 
 import eval_process
 import pytest
+
+from keystone_robotics.cli import main
+from keystone_robotics.records import Store
 
 OPTIONS = {"k": "16", "rule": "medoid", "temperature": "0.8", "seed": "1"}
 
@@ -75,3 +80,48 @@ def test_help_of_the_commands(tmp_path, variables, command, policy, flag):
     output = (tmp_path / "output.txt").read_text()
     assert flag in output
     assert "Could not import third-party plugin" not in output
+
+
+# `--policy.keystone.seed` and `keystone eval --seed` roll out the same episodes. In this file, since LeRobot is imported
+# for both once more, outside of this process.
+
+ARMS = ["keystone:k=4", "core-mean:k=4,steps=2,temperature=0.8"]
+EPISODES, BATCH = 4, 2
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, checkpoint):
+    out = tmp_path_factory.mktemp("run") / "run"
+    words = [
+        "--env",
+        "lerobot:pusht?episode_length=20",
+        "--episodes",
+        str(EPISODES),
+        "--shard",
+        str(BATCH),
+        "--seed",
+        "1",
+    ]
+    arms = [word for arm in ARMS for word in ("--arm", arm)]
+    options = ["--keep-rounds", "--no-latency", "--workers", "0", "--out", str(out)]
+    assert main(["eval", "--policy", str(checkpoint("diffusion")), *words, *arms, *options]) == 0
+    return out
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_round_of_every_episode_is_the_same(arm, run, evaluate, checkpoint):
+    done = evaluate(
+        f"--policy.path={checkpoint('diffusion')}", f"--policy.keystone.spec={arm}", "--policy.keystone.seed=1",
+        f"--eval.n_episodes={EPISODES}", f"--eval.batch_size={BATCH}", "--seed=100000",
+    )  # fmt: skip
+    assert done.code == 0, done.output
+    per_rollout = len(done.rounds) // (EPISODES // BATCH)
+    with Store(run) as store:
+        for episode in range(EPISODES):
+            begin, row = per_rollout * (episode // BATCH), episode % BATCH
+            theirs = [one["median_distance"][row] for one in done.rounds[begin : begin + per_rollout]]
+            ours = [one.median_distance for one in store.rounds((arm, "pusht/0", 0, episode))]
+            assert len(ours) == 3
+            assert theirs == ours
+    successes = json.loads((done.directory / "eval_info.json").read_text())["per_task"][0]["metrics"]["successes"]
+    assert successes == [False] * EPISODES

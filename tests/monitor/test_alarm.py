@@ -317,6 +317,19 @@ def test_another_policy_or_spec_is_warned_of_and_never_raises(options, given, sa
     assert len([record for record in caplog.records if "something else" in record.message]) == bool(says)
 
 
+@pytest.mark.parametrize("weights", ["", "known"])
+def test_without_a_fingerprint_the_policy_cannot_be_compared_which_is_said_once(weights, caplog):
+    policy = Policy()
+    given = calibrated_on(policy)
+    alarm = make(**{**given, "weights": weights and given["weights"]})
+    for _ in range(2):
+        keystone.attach(policy, k=16, rule="medoid").subscribe(alarm)
+        rounds(policy, [CALM], [CALM])
+        keystone.detach(policy)
+    assert sum("cannot be checked" in one.message for one in caplog.records) == (not weights)
+    assert alarm.mismatch == ""
+
+
 def test_weights_count_and_their_precision_does_not():
     policy = Policy()
     found = calibrated_on(policy)

@@ -2,15 +2,18 @@
 
 import json
 import logging
+import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
 from clouds import cloud
 
 from keystone_robotics.cli import main
+from keystone_robotics.errors import KeystoneError
 from keystone_robotics.monitor import Calibration, read_run
 from keystone_robotics.monitor.observed import observe_record
-from keystone_robotics.records import EpisodeRecord, RoundRecord, Store
+from keystone_robotics.records import FILE, EpisodeRecord, RoundRecord, Store
 from keystone_robotics.sample.adapter import Window
 from keystone_robotics.select import ActionSpace, select
 
@@ -97,6 +100,14 @@ def test_scores_side_by_side_and_where_none_works(tmp_path, capsys):
     assert "written with --force" in capsys.readouterr().out
 
 
+def test_one_candidate_has_only_the_score_that_needs_no_other(tmp_path, capsys):
+    run, out = store_run(tmp_path / "a", arms=("first",), k=1), tmp_path / "scores.json"
+    assert main(["monitor", "scores", run, "--arm", "first", "--json", str(out)]) == 0
+    table = capsys.readouterr().out
+    assert (table.count("needs K > 1"), table.count("needs K > 2")) == (8, 1)
+    assert list(json.loads(out.read_text())["scores"]) == ["stac-single"]
+
+
 def test_a_few_failures_are_not_taken_for_evidence(tmp_path, capsys):
     run, alarm = store_run(tmp_path / "a", failures=4), str(tmp_path / "alarm.json")
     assert main(["monitor", "scores", run, "--json", str(tmp_path / "scores.json")]) == 0
@@ -149,10 +160,18 @@ def test_what_cannot_be_done_is_said_in_one_line(make, command, says, tmp_path, 
     monkeypatch.chdir(tmp_path)
     run = str(tmp_path / "none") if make is None else store_run(tmp_path / "a", **make)
     assert main(["monitor", command[0], run, *command[1:]]) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
+    (said,) = capsys.readouterr().err.splitlines()  # no empty line of a progress bar
     assert said.startswith("keystone: ")
     assert says in said
     assert not (tmp_path / "alarm.json").exists()
+
+
+def test_a_seed_that_is_no_number_is_one_line(tmp_path):
+    run = Path(store_run(tmp_path, successes=2, failures=0))
+    with sqlite3.connect(run / FILE) as database:
+        database.execute("UPDATE meta SET value = json_set(value, '$.seed', 'x') WHERE key = 'identity'")
+    with pytest.raises(KeystoneError, match="its seed is 'x', expected a whole number"):
+        read_run(run)
 
 
 def test_an_alarm_for_something_else_is_noted(tmp_path, capsys):

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECTS = {"product": ROOT, "study": ROOT / "study", "plugin": ROOT / "packages" / "lerobot_policy_keystone"}
-STUDY_COMMANDS = {"demo", "train", "reproduce", "roofline"}
+STUDY_COMMANDS = {"demo", "demonstrations", "train", "reproduce", "roofline"}
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -58,7 +58,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
                 return LeRobotAgent(name, None)
         directory = tmp_path_factory.mktemp(name)
         save_checkpoint(policy, directory, "pusht")
-        return LeRobotAgent(str(directory), "cpu", ("PushT-v0",))
+        return LeRobotAgent(str(directory), "cpu", ("pusht/0",))
 
     return agent
 
@@ -79,7 +79,7 @@ def ours(agent: LeRobotAgent, seeds: Sequence[int]) -> np.ndarray:
     """(N, STEPS, 2) the same through `plan`."""
     benchmark = LeRobotBenchmark("lerobot:pusht")
     agent.fit(benchmark)
-    envs = [benchmark.make("PushT-v0") for _ in seeds]
+    envs = [benchmark.make("pusht/0") for _ in seeds]
     histories = [deque([env.reset(seed=seed)[0]], maxlen=agent.history) for env, seed in zip(envs, seeds, strict=True)]
     done: list[np.ndarray] = []
     torch.manual_seed(7)

@@ -33,7 +33,7 @@ def test_a_folder_without_a_record_of_its_training(tmp_path):
     assert load_agent(str(folder)).tasks == ()
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"tasks": 3}'])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"tasks": 3}', '{"tasks": "push-v3"}', '{"tasks": [3]}'])
 def test_a_record_that_cannot_be_read(tmp_path, content):
     folder = save_random_flow(tmp_path / "policy")
     (folder / "training.json").write_text(content)
@@ -79,7 +79,7 @@ def test_what_a_policy_was_trained_for(tmp_path):
 def test_a_mistyped_folder_that_could_be_a_name_on_the_hub():
     with pytest.raises(KeystoneError, match="there is no folder runs/polcy, and as a name on the hub: ") as error:
         load_agent("runs/polcy")
-    assert "not a LeRobot checkpoint" in str(error.value)
+    assert "runs/polcy cannot be read: " in str(error.value)  # the hub is out of reach here
     assert "\n" not in str(error.value)
 
 

@@ -227,6 +227,36 @@ def test_a_k_that_the_user_sets_meanwhile_is_final(clock):
     assert handle.k == 5
 
 
+def elsewhere(function, *args):
+    """Call it in another thread."""
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    thread.join()
+
+
+def test_a_trial_does_not_end_the_search_in_another_thread(timed):
+    handle = keystone.attach(timed, k="auto")
+    with handle.engine.trial():
+        handle.k = 2
+        elsewhere(act, timed)
+    act(timed)
+    assert handle.k == 8
+    assert not handle.engine.listeners
+
+
+def test_a_k_that_the_user_sets_during_a_trial_is_final(timed):
+    handle = keystone.attach(timed, k=8)
+    with handle.engine.trial():
+        handle.k = 3
+        elsewhere(setattr, handle, "k", 16)
+        with handle.engine.trial():
+            handle.k = 2
+    assert handle.k == 16
+    with handle.engine.trial():
+        handle.k = 2
+    assert handle.k == 16
+
+
 def test_several_threads_at_once(timed):
     handle, failures = keystone.attach(timed, k="auto"), []
     handle.subscribe(lambda event: failures.append(event) if event.k not in (4, 8) else None)

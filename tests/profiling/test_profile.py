@@ -12,6 +12,7 @@ from profiling_timed import Timed
 
 import keystone_robotics as keystone
 from keystone_robotics import KeystoneError
+from keystone_robotics.cli import main
 from keystone_robotics.profiling.measure import WARM_UP, Schedule
 
 OBSERVATION = torch.zeros(1, 2)
@@ -338,24 +339,50 @@ def test_a_folder_that_cannot_be_written(timed, tmp_path):
         keystone.profile(timed, OBSERVATION, k=(4,), rounds=2, out=tmp_path / "file" / "inside")
 
 
-def test_a_trial_that_leaves_k_uncertain_is_not_stored(clock, stored):
-    class Wavering(Timed):
-        """With K = 4 a round takes 20 % more every other time."""
+class Wavering(Timed):
+    """With several candidates a round takes 20 % more every other time."""
 
-        turn = 0
+    turn = 0
 
-        def sample(self, context, noise):
-            chunk = super().sample(context, noise)
-            if len(noise) > 1:
-                self.turn += 1
-                self.clock.turn(5 * (self.turn % 2))
-            return chunk
+    def sample(self, context, noise):
+        chunk = super().sample(context, noise)
+        if len(noise) > 1:
+            self.turn += 1
+            self.clock.turn(5 * (self.turn % 2))
+        return chunk
 
+
+def test_a_measurement_that_leaves_k_uncertain_is_not_stored(clock, stored):
     found = keystone.profile(Wavering(clock), OBSERVATION, k=4, rounds=6)
     assert found.uncertain() == (4,)
+    assert keystone.profile(Wavering(clock), OBSERVATION, k=4, rounds=30).uncertain() == (4,)
     assert not list(stored.glob("*"))
-    keystone.profile(Wavering(clock), OBSERVATION, k=4, rounds=30)
-    assert list(stored.glob("*")), "a whole measurement is stored, as certain as it is"
+
+
+def test_numbers_of_steps_that_leave_k_uncertain_are_named(clock, stored, tmp_path, capsys, monkeypatch):
+    class WaveringAtTwoSteps(Wavering):
+        num_inference_steps = 5
+
+        def sample(self, context, noise):
+            return (super() if self.num_inference_steps == 2 else super(Wavering, self)).sample(context, noise)
+
+    subject = (WaveringAtTwoSteps(clock), OBSERVATION, None)
+    monkeypatch.setattr("keystone_robotics.profiling.api.load_subject", lambda *_: subject)
+    out = str(tmp_path / "out")
+    assert main(["profile", "mine:make", "--k", "4", "--steps", "1", "2", "--rounds", "6", "--out", out]) == 0
+    assert 'not stored for k="auto" with steps=2: K is not certain there' in capsys.readouterr().out
+    assert len(list(stored.glob("*.json"))) == 2
+
+
+def test_an_automatic_measurement_that_leaves_k_uncertain_is_not_stored(clock, stored, caplog):
+    policy = Wavering(clock)
+    handle = keystone.attach(policy, k="auto")
+    with caplog.at_level(logging.INFO, "keystone"):
+        for _ in range(2):
+            policy(OBSERVATION)
+    assert handle.k == 4  # this run goes on with what it found
+    assert "not stored: it leaves K = " in caplog.text
+    assert not list(stored.glob("*"))
 
 
 def test_a_module_that_cannot_be_called_is_told_how_to_be():

@@ -149,7 +149,8 @@ def test_cells_that_cost_no_more_than_the_policy_as_it_is():
     assert {"k": 1, "steps": 10} in written["found"]["1"]["no_slower"]
     assert Profile.from_dict(written) == found
     assert advice(found) == (
-        "K = 16 with 2 steps takes no longer than the policy as it is: keystone.attach(policy, k=16, steps=2)"
+        "K = 16 with 2 steps takes no longer than the policy as it is: "
+        'keystone.attach(policy, "core-mean:k=16,steps=2")'
     )
     wide = [
         dataclasses.replace(cost, ratio_low=0.9, ratio_high=1.1) if (cost.k, cost.steps) == (4, 5) else cost

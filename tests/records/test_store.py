@@ -204,6 +204,10 @@ CHANGES = {
         "rounds",
     ),
     "a blob that is text": ("UPDATE rounds SET candidates = CAST(x'ff00' AS TEXT)", "holds text that is not UTF-8"),
+    "a type of a round": ("UPDATE rounds SET checksum = NULL, dispersion = 'much'", "rounds"),
+    "labels of another type": ("UPDATE rounds SET checksum = NULL, labels = actions", "rounds"),
+    "candidates of one dimension": ("UPDATE rounds SET checksum = NULL, candidates = labels", "rounds"),
+    "no candidate chosen": ("UPDATE rounds SET checksum = NULL, chosen = 99", "rounds"),
     "a blob cut off": ("UPDATE rounds SET checksum = NULL, actions = substr(actions, 1, 20)", "rounds"),
     "the identity": ("UPDATE meta SET value = '[[[' WHERE key = 'identity'", "meta"),
 }

@@ -52,7 +52,7 @@ class Browser:
         self.process.kill()
         self.process.wait()
 
-    def _wait(self, condition, seconds=10):
+    def _wait(self, condition, seconds=60):
         end = time.monotonic() + seconds
         while not (found := condition()):
             assert time.monotonic() < end, f"nothing came within {seconds} s"

@@ -40,7 +40,7 @@ def write_run_with_rounds(
             for place, task in enumerate(tasks):
                 rows = []
                 for number in range(episodes):
-                    broken = (arm, place, number) == (list(arms)[-1], 0, episodes - 1)
+                    broken = error is not None and (arm, place, number) == (list(arms)[-1], 0, episodes - 1)
                     rows.append(
                         EpisodeRecord(
                             arm=arm, task=task, episode=number, initial_state=f"{task} {number}", initial_seed=number,

@@ -2,7 +2,9 @@
 
 import base64
 import io
+import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +19,11 @@ from keystone_robotics.report.page.read import read_runs
 from keystone_robotics.report.page.write import write_page
 
 pytestmark = pytest.mark.skipif(
-    find_browser() is None, reason="NO BROWSER: the page is not tested; apt-get install chromium"
+    find_browser() is None and not os.environ.get("CI"),  # CI must not pass without looking at the page
+    reason="NO BROWSER: the page is not tested; apt-get install chromium",
 )
 
+HERE = Path(__file__).parent / "screens"
 HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
 TASKS = ("push", "pull", HOSTILE)
 
@@ -44,7 +48,9 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    one = Browser(find_browser(), tmp_path_factory.mktemp("profile"))
+    path = find_browser()
+    assert path, "no Chromium or Chrome in CI; apt-get install chromium"
+    one = Browser(path, tmp_path_factory.mktemp("profile"))
     yield one
     one.close()
 
@@ -210,18 +216,51 @@ CONTRAST = """(() => {
   return found; })()"""
 
 
+#: Every sentence on one line: a longer one, such as the path of a run, does not move what is below it.
+ONE_LINE = """for (const one of document.querySelectorAll('wbr')) one.remove();
+for (const one of document.querySelectorAll('body *')) one.style.whiteSpace = 'nowrap';
+for (const one of document.querySelectorAll('header, section, #answer .sure, p')) one.style.overflow = 'hidden';"""
+
+
+def look(browser):
+    """(H, W, 3) what is on the screen."""
+    return np.asarray(Image.open(io.BytesIO(browser.screenshot())).convert("RGB"), float)
+
+
+def assert_looks_like(path, pixels):
+    """A screenshot against a thumbnail of 32 × 32 greys; a missing one is written anew.
+
+    With sentences on one line, other words are up to 1.3 grey levels apart and another font 1.4; a page without its chart or
+    its table 2.2 or more.
+    """
+    now = Image.fromarray(pixels.astype(np.uint8)).convert("L").resize((32, 32), Image.Resampling.BOX)
+    if not path.exists():
+        now.save(path)
+        pytest.fail(f"wrote {path}: look at the page, then commit it")
+    apart = np.abs(np.asarray(now, float) - np.asarray(Image.open(path), float))
+    assert apart.mean() < 1.8, f"{path.name}: {apart.mean():.1f} grey levels apart on average"
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 375])
 def test_it_looks_right(browser, page, dark, width):
     browser.open(page, width, 812, dark)
     assert browser.js("document.documentElement.scrollWidth") <= width
     assert browser.js(CONTRAST) == []
-    pixels = np.asarray(Image.open(io.BytesIO(browser.screenshot())).convert("RGB"), float)
+    pixels = look(browser)
     assert pixels.shape == (812, width, 3)
     assert (pixels.mean() < 60) if dark else (pixels.mean() > 200)
     assert (
         0.02 < (np.abs(pixels - np.median(pixels, (0, 1))).max(-1) > 60).mean() < 0.4
     )  # ink: neither blank nor a mess
+    browser.js(ONE_LINE)
+    thumbnail = HERE / f"{width}-{'dark' if dark else 'light'}.png"
+    assert_looks_like(thumbnail, look(browser))
+    for part in ("#cost svg", "#answer table"):
+        browser.js(f"document.querySelector('{part}').style.display = 'none'")
+        with pytest.raises(AssertionError, match="grey levels apart"):
+            assert_looks_like(thumbnail, look(browser))
+        browser.js(f"document.querySelector('{part}').style.display = ''")
     browser.js("document.getElementById('viewer').scrollIntoView()")
     assert browser.js("document.querySelector('#paths svg').getBoundingClientRect().right") <= width
     assert browser.console == []
@@ -257,6 +296,17 @@ def test_an_alarm_has_a_strip_with_its_limit(browser, tmp_path):
     assert "0.00, 0.02, 0.03, 0.05, 0.07, 0.08" in label
     assert browser.js("document.querySelectorAll('[data-strip^=\"alarm score\"] polyline').length") == 2
     assert browser.console == []
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+def test_long_names_of_tasks_leave_room_for_the_numbers(browser, tmp_path, width):
+    """LIBERO's tasks are sentences."""
+    arms = {"first": (0.3, None), "core-mean:k=16,steps=2": (0.7, None)}
+    tasks = ("put both the alphabet soup and the cream cheese box in the basket", "x" * 300)
+    write_page(tmp_path / "page.html", page_data(read_runs([write_run_with_rounds(tmp_path / "run", arms, tasks)])))
+    browser.open(tmp_path / "page.html", width=width)
+    hidden = "[...document.querySelectorAll('#tasks .wide, #list')].map((one) => one.scrollWidth - one.clientWidth)"
+    assert max(browser.js(hidden)) <= 0
 
 
 @pytest.mark.parametrize("width", [1280, 375])

@@ -3,9 +3,10 @@
 import base64
 import io
 import json
+import math
 import re
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -45,9 +46,10 @@ def data_in(path):
 def unpack(packed):
     """What page.js does."""
     planes = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), np.uint8).reshape(2, -1)
-    levels = planes.T.copy().view("<i2").reshape(packed["shape"])
+    folded = planes.T.copy().view("<u2").reshape(packed["shape"]).astype(int)
+    steps = np.where(folded % 2, -(folded + 1) // 2, folded // 2)
     low, high = np.array(packed["low"]), np.array(packed["high"])
-    return low + levels.cumsum(2) * (high - low) / LEVELS
+    return low + steps.cumsum(2) * (high - low) / packed["levels"]
 
 
 def test_numbers_are_those_of_compare(run, tmp_path, capsys):
@@ -69,15 +71,15 @@ def test_numbers_are_those_of_compare(run, tmp_path, capsys):
 
 @given(
     k=st.integers(1, 5), rounds=st.integers(1, 4), steps=st.integers(1, 9), dims=st.integers(1, 4),
-    size=st.sampled_from([0.0, 1e-6, 1.0, 1e6]), seed=st.integers(0, 99),
+    size=st.sampled_from([0.0, 1e-6, 1.0, 1e6]), seed=st.integers(0, 99), levels=st.sampled_from(LEVELS),
 )  # fmt: skip
-def test_candidates_survive_packing(k, rounds, steps, dims, size, seed):
+def test_candidates_survive_packing(k, rounds, steps, dims, size, seed, levels):
     random = np.random.default_rng(seed)
     given = (size * random.normal(size=(rounds, k, steps, dims))).astype(np.float32)
     records = [RoundRecord(n, n, one, np.zeros(k, int), 0, False, 1.0, 0.0, one[0, :1]) for n, one in enumerate(given)]
-    packed = pack_rounds(records)
+    packed = pack_rounds(records, levels=levels)
     width = np.ptp(given, axis=(0, 1, 2))
-    assert (np.abs(unpack(packed) - given) <= 0.6 * width / LEVELS + 1e-5 * np.abs(given).max((0, 1, 2))).all()
+    assert (np.abs(unpack(packed) - given) <= 0.6 * width / levels + 1e-5 * np.abs(given).max((0, 1, 2))).all()
 
 
 def test_candidates_that_were_dropped_do_not_spoil_the_others():
@@ -123,7 +125,10 @@ def test_a_small_budget_takes_flipped_episodes_first(run):
 
 def test_the_budget_bounds_the_page(tmp_path):
     folder = write_run_with_rounds(tmp_path / "run", ARMS, episodes=20, dims=7)
-    budget = 200_000
+    coarse = page_data(read_runs([folder]), budget=250_000)
+    assert coarse["stored"]["shown"] == coarse["stored"]["episodes"]
+    assert {one["levels"] for one in coarse["rounds"].values()} < set(LEVELS[1:])  # coarser rather than fewer
+    budget = 100_000
     data = page_data(read_runs([folder]), budget=budget)
     assert 0 < data["stored"]["shown"] < data["stored"]["episodes"]
     assert len(render(data)) - len(render({**data, "rounds": {}})) < 1.1 * budget
@@ -158,11 +163,31 @@ def test_hostile_names_stay_text(tmp_path):
     assert data["headline"] == f"{HOSTILE} is better than first"
 
 
-@given(st.recursive(st.text() | st.floats(allow_nan=False, allow_infinity=False), st.lists))
-def test_json_is_the_same_value_and_cannot_end_a_script(value):
+def shown(value):
+    """What a reader sees of a value: escapes for what turns the reading direction or does not print."""
+    if isinstance(value, list):
+        return [shown(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    marks = "\x00-\x07\x0b\x0e-\x1f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+    return re.sub(f"[{marks}]", lambda found: rf"\u{ord(found[0]):04x}", value)
+
+
+@given(st.recursive(st.text() | st.text("\\u20e\u202e\x1b") | st.floats(), st.lists))
+def test_json_is_the_shown_value_and_cannot_end_a_script(value):
     text = as_json(value)
-    assert json.loads(text) == value
-    assert not set(text) & set("<>&\u2028\u2029")
+    assert json.loads(text) == shown(value)
+    assert not set(text) & set("<>&\u2028\u2029\u202e")
+
+
+def test_latencies_that_are_no_numbers_are_left_out(run):
+    runs = read_runs([run])
+    measured = page_data(runs)["arms"][0]["time"]
+    broken = [replace(one, latency_ms=math.inf, dispersion=math.nan) for one in runs.arms[0].episodes[:1]]
+    episodes = (*broken, *runs.arms[0].episodes[1:])
+    data = page_data(replace(runs, arms=(replace(runs.arms[0], episodes=episodes), *runs.arms[1:])))
+    assert data["arms"][0]["time"]["high"] == pytest.approx(measured["high"], rel=0.2)
+    assert "null" in render(data)
 
 
 def test_sections_of_a_caller_are_in_the_page(run, tmp_path):
@@ -185,6 +210,12 @@ def test_several_runs_of_the_same_arms(run, tmp_path):
     data = page_data(runs)
     assert data["stored"]["episodes"] == 62
     assert len(data["comparisons"]) == 3
+
+
+def test_runs_of_the_same_name_are_told_apart_by_their_folders(tmp_path):
+    runs = [write_run_with_rounds(tmp_path / day / "run", {"first": (0.5, None)}) for day in ("monday", "tuesday")]
+    assert [arm.name for arm in read_runs(runs).arms] == ["monday/run: first", "tuesday/run: first"]
+    assert [arm.name for arm in read_runs(runs[:1] * 2).arms] == ["run: first", "run: first (2)"]
 
 
 def test_results_of_another_program(tmp_path, capsys):
@@ -308,6 +339,7 @@ def test_films_replay_the_stored_actions(tmp_path, capsys):
     films = data_in(tmp_path / "page.html")["films"]
     assert sorted(films) == ["0", "1"]  # both of the episode that changed
     assert films["1"]["step"] == list(range(17))
+    assert list(page_data(read_runs([run]), films=1)["films"]) == [1]  # which the page lists, not the first arm's
     images = [base64.b64decode(uri.partition("base64,")[2]) for uri in films["1"]["images"]]
     first, last = (np.asarray(Image.open(io.BytesIO(one)).convert("RGB"), float) for one in (images[0], images[-1]))
     assert first.shape == (240, 240, 3)
@@ -321,7 +353,7 @@ def test_films_replay_the_stored_actions(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("env", "said"),
-    [("pusht?", "unknown environment 'pusht?'"), ("gymnasium:Pendulum-v1?min_return=0", "no task 'pusht'")],
+    [("pusht?", "pusht takes no options"), ("gymnasium:Pendulum-v1?min_return=0", "no task 'pusht'")],
 )
 def test_what_cannot_be_filmed_is_a_note(tmp_path, capsys, env, said):
     run = pusht_run(tmp_path / "run", env)

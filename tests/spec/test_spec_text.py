@@ -49,6 +49,7 @@ FIELDS = {
     "seed": st.none() | st.integers(0, 2**63),
     "metric": st.sampled_from(["l2", "l1", "cosine"]),
     "execute": counts | ranges | limits.map("auto{}".format),
+    "steps": st.none() | counts,
     "fast": st.booleans(),
     "compile": st.booleans(),
 }
@@ -80,6 +81,7 @@ def test_every_spec_round_trips_as_text_and_as_json(spec):
         "first",
         "first:temperature=0.6",
         "first:execute=4",
+        "first:steps=2",
         "keystone:k=16",
         "keystone:k=16,window=chunk",
         "keystone:k=16,tau=0.5",

@@ -1,4 +1,4 @@
-"""FastWAM with two-layer experts and a convolution in the place of the Wan VAE."""
+"""FastWAM with two-layer experts and a convolution instead of the Wan VAE."""
 
 from collections.abc import Sequence
 from typing import Any

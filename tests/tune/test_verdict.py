@@ -87,13 +87,13 @@ def test_a_change_that_is_only_faster_is_said():
     )
 
 
-def test_barely_better_is_called_so_and_is_not_enough():
-    """The interval excludes zero, the exact test does not: as `keystone compare` and `keystone report` say it."""
+def test_an_interval_without_its_test_is_not_enough():
     found = verdict(0.5, 0.62, 0.62, n=50)
-    assert found.comparisons[0].outcome == "barely better"
+    assert found.comparisons[0].outcome == "no clear difference"
     assert found.recommended == POLICY_AS_IT_IS
     assert found.headline.startswith(
-        "first:steps=2 and core-mean:k=16,steps=2 are barely better: keep the policy as it is, or give a larger budget"
+        "no gain is shown, the interval of first:steps=2 and core-mean:k=16,steps=2 excludes zero, the corrected test does "
+        "not: keep the policy as it is, or give a larger budget"
     )
 
 

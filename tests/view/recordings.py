@@ -1,8 +1,11 @@
 """Reads recordings back with whatever the installed version of Rerun offers."""
 
+import importlib.util
+
 import pytest
 
-rerun = pytest.importorskip("rerun", reason='rerun-sdk is not installed: pip install "keystone-robotics[rerun]"')
+if importlib.util.find_spec("rerun") is None:  # every worker of pytest's collects this file, and few need Rerun
+    pytest.skip('rerun-sdk is not installed: pip install "keystone-robotics[rerun]"', allow_module_level=True)
 
 
 def columns(path, entity, static=False):

@@ -164,6 +164,14 @@ def test_nobody_listens_and_rounds_go_on(tmp_path, monkeypatch):
     assert len(events) == 5
 
 
+def test_a_recording_that_cannot_be_finished_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(live, "FILE_CLOSING_SECONDS", 0.2)
+    release = threading.Event()
+    record(tmp_path / "a.rrd", rounds=1, k=4, path=lambda chunks: release.wait(10) and first_three(chunks))
+    release.set()
+    assert f"{tmp_path / 'a.rrd'} did not take the last rounds within 0.2 s" in caplog.text
+
+
 def test_a_full_queue_drops_rounds_instead_of_waiting(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(live, "WAITING", 2)
     release = threading.Event()

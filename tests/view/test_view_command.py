@@ -136,7 +136,7 @@ def test_an_averaged_chunk_that_cannot_be_drawn_is_told_from_the_nearest_candida
     ("arguments", "said"),
     [
         (["--episode", "9", "--task", "push"], "has no episode 9 of push: expected 0 to 2"),
-        ([], "has several tasks, choose one: --task pull | --task push"),
+        (["--episode", "1"], "has several tasks, choose one: --task pull | --task push"),
         (["--task", "pusj"], "has no task 'pusj': did you mean 'push'?"),
         (["--task", "push", "--arm", "frist"], "has no arm 'frist': did you mean 'first'?"),
         (["--task", "push", "--path", "nothing"], "expected package.module:function"),
@@ -149,6 +149,19 @@ def test_what_is_not_there_is_one_line(tmp_path, capsys, arguments, said):
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_without_options_the_first_episode_that_depends_on_the_arm_is_shown(tmp_path):
+    run = write_run_with_rounds(tmp_path / "run", {"first": (0.0, 1), "keystone:k=8": (1.0, 8)}, episodes=3)
+    with Store(run) as store:
+        stored = store.episodes()
+    solved = {(one.task, one.episode, one.arm): one.success for one in stored}
+    changed = [key[:2] for key, won in solved.items() if won != solved[(*key[:2], "first")]]
+    (shown,) = find_episodes(run)
+    assert (shown.record.task, shown.record.episode) == changed[0]
+    assert shown.record.arm == "keystone:k=8"
+    (shown,) = find_episodes(run, task="push")
+    assert (shown.record.task, shown.record.episode) == next(key for key in changed if key[0] == "push")
 
 
 @pytest.mark.parametrize("link", ["rerun", "rerun/push_first_episode_0.rrd"])
@@ -170,5 +183,6 @@ def test_links_in_a_run_are_not_followed(tmp_path, capsys, link):
 
 def test_without_rerun_it_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "rerun", None)
+    (tmp_path / "episodes.sqlite").touch()
     assert main(["view", str(tmp_path), "--headless"]) == 2
     assert 'pip install "keystone-robotics[rerun]"' in capsys.readouterr().err

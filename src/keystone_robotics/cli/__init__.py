@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
+from inspect import cleandoc
 
 from keystone_robotics import __version__
 from keystone_robotics.errors import KeystoneError, nearest_name
@@ -41,7 +42,7 @@ COMMANDS = {
 #: Entry points of this group add commands of other distributions.
 GROUP = "keystone_robotics.commands"
 #: Commands of the study, a separate distribution.
-STUDY = ("demo", "train", "reproduce", "roofline")
+STUDY = ("demo", "demonstrations", "train", "reproduce", "roofline")
 
 DESCRIPTION = f"""KeyStone {__version__}: draw K action chunks from one observation, execute what they agree on.
 `keystone COMMAND --help` shows the options of a command, `keystone --version` the version."""
@@ -49,36 +50,46 @@ DESCRIPTION = f"""KeyStone {__version__}: draw K action chunks from one observat
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. User errors are one line on stderr and exit code 2."""
-    args = sys.argv[1:] if args is None else args
-    if list(args) == ["--version"]:
+    args = list(sys.argv[1:] if args is None else args) or ["--help"]
+    if args == ["--version"]:
         sys.stdout.write(f"keystone {__version__}\n")
         return 0
     try:
         import rich  # noqa: F401  (used by the commands; fail before a command runs, not after)
+        import tyro
         from tyro.extras import SubcommandApp
     except ImportError:
         return _refuse('the command line needs tyro and rich: pip install "keystone-robotics[cli]"')
     commands = {name: EntryPoint(name, value, GROUP) for name, value in COMMANDS.items()}
-    if not (args and args[0] in commands):
+    if args[0] not in commands:
         commands |= {entry.name: entry for entry in entry_points(group=GROUP)}
-    if args and args[0] in STUDY and args[0] not in commands:
+    if args[0] in STUDY and args[0] not in commands:
         return _refuse(
             f"`keystone {args[0]}` belongs to the study, which is not installed: pip install keystone-study "
             "(from a clone of the repository: pip install ./study)"
         )
-    if args and args[0] not in commands and not args[0].startswith("-"):
+    if args[0] not in commands and not args[0].startswith("-"):
         return _refuse(f"there is no command {args[0]!r}: {nearest_name(args[0], commands)}")
-    app = SubcommandApp()
-    for entry in [commands[args[0]]] if args and args[0] in commands else commands.values():
+    command = args[0] if args[0] in commands else None
+    loaded = {}
+    for entry in [commands[command]] if command else commands.values():
         try:
-            app.command(entry.load(), name=entry.name)
+            loaded[entry.name] = entry.load()
         except Exception as error:  # noqa: PERF203 (a broken distribution must not end the other commands)
             broken = f"the command {entry.name} of {entry.value} cannot be loaded: {error}"
-            if args and args[0] == entry.name:
+            if command:
                 return _refuse(broken)
             sys.stderr.write(f"keystone: {broken}\n")
+    app = loaded[command] if command else SubcommandApp()
     try:
-        app.cli(prog="keystone", description=DESCRIPTION, args=args)
+        if not command:
+            for name, one in loaded.items():
+                app.command(one, name=name, help=cleandoc(one.__doc__).split("\n\n")[0])  # the first sentence is enough
+            app.cli(prog="keystone", description=DESCRIPTION, args=args)
+        elif isinstance(app, SubcommandApp):
+            app.cli(prog=f"keystone {command}", description=app.__doc__, args=args[1:])
+        else:
+            tyro.cli(app, prog=f"keystone {command}", args=args[1:])
     except KeystoneError as error:
         return _refuse(str(error))
     except ModuleNotFoundError as error:

@@ -37,6 +37,9 @@ def run(
     most = wanted.most_k
     assert most is not None
     several = f"K = {most}" if wanted.k_range is None else f"K = {most}, the most of {wanted.k}"
+    from keystone_robotics.policies.load import check_names
+
+    check_names(checkpoint)  # before torch is imported
     import torch
     from rich.console import Console
 

@@ -36,8 +36,8 @@ def run(
         paired: auto pairs episodes whose initial states have equal hashes; require makes it an error if they differ; trust
             pairs by episode number where neither hashes nor seeds were recorded (LeRobot with equal --seed); no disables it.
         json_path: write all results to this file.
-        fail_on_regression: exit with 1 if the whole interval of a difference is below zero, or every compared episode of A or B
-            ended with an error.
+        fail_on_regression: exit with 1 if the verdict on an arm is "worse", or every compared episode of A or B ended with an
+            error.
     """
     from rich.console import Console
 

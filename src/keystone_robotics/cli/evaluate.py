@@ -6,13 +6,21 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from keystone_robotics.cli.flags import Arm, flat
 from keystone_robotics.errors import KeystoneError, StepsRefused
+from keystone_robotics.evaluate.config import DEFAULT_ARMS
 from keystone_robotics.spec import Spec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from keystone_robotics.evaluate.config import EvaluationConfig
+    from keystone_robotics.evaluate.executors import Executor
+    from keystone_robotics.evaluate.run import Evaluation
 
 
 def run(
@@ -48,12 +56,12 @@ def run(
         config: YAML file with any of the settings below (arms: a list); flags override it.
         policy: a policy that comes with KeyStone's study, a folder written by `keystone train` or LeRobot, a LeRobot name on
             the hub, or package.module:function that returns an Agent.
-        env: metaworld, pusht, a LeRobot environment (lerobot:libero, lerobot:libero?task=libero_10), one of gymnasium's
-            registry (gymnasium:MountainCarContinuous-v0?min_return=90), or package.module:Name of a Benchmark.
+        env: metaworld, pusht, pusht-pixels, ogbench, aloha, a LeRobot environment (lerobot:libero,
+            lerobot:libero?task=libero_10), one of gymnasium's registry
+            (gymnasium:MountainCarContinuous-v0?min_return=90), or package.module:Name of a Benchmark.
         tasks: of the environment; default those that the policy was trained on, else all.
         arm: RULE or RULE:name=value,… with options of keystone.Spec and the rule's parameters: first, keystone:k=16,
-            first:temperature=0.6. May be given several times; the others are compared with the first. Default: first,
-            first:temperature=0.6, keystone:k=16 and core-mean:k=16.
+            first:temperature=0.6. May be given several times; the others are compared with the first. Default: DEFAULT_ARMS.
         episodes: initial states per task, the same for all arms and repeats (default 50).
         repeats: rollouts of every initial state with fresh policy noise (default 1; the paper uses 5).
         seed: of initial states and policy noise (default 0).
@@ -88,22 +96,16 @@ def run(
         Spec.parse(text)  # the arms first: a wrong one is the likeliest error
     values = read_yaml(config) if config else {}
     values.update({name: value for name, value in given.items() if value is not None})
-    # Wrong values are said at once, and so are unknown policies and environments: before torch is imported.
-    config_from(values, ("unknown",))
+    # Wrong values are said at once, and so are unknown policies, environments and tasks: before torch is imported.
+    wanted = config_from(values, ("unknown",))
     from keystone_robotics.policies.load import check_names
 
-    check_names(values.get("policy"), values.get("env"))
+    asked = wanted.tasks if values.get("tasks") else ()
+    check_names(wanted.policy, wanted.env, asked, wanted.allow_untrained_tasks)
 
     from rich.console import Console
 
-    from keystone_robotics.compare.summary import (
-        arms_with_only_errors,
-        errors_line,
-        summarise,
-        summary_table,
-        write_summary,
-    )
-    from keystone_robotics.evaluate.run import evaluate
+    import keystone_robotics.compare.summary  # noqa: F401 (a package that the table needs is missed now, not at the end)
     from keystone_robotics.policies.load import default_tasks
 
     console = Console()
@@ -111,31 +113,57 @@ def run(
         hint = "KEYSTONE_RERUN is not read by `keystone eval`: give --keep-rounds, then `keystone view RUN`"
         console.print(f"note: {hint}", style="bold yellow", markup=False)
     executor = make_executor(workers, ray, gpus, episode_timeout)
-    settings = config_from(
-        values, default_tasks(values.get("policy"), values.get("env")) if not values.get("tasks") else ()
-    )
+    settings = config_from(values, () if asked else default_tasks(wanted.policy, wanted.env))
     try:
-        try:
-            evaluation = evaluate(settings, out, executor, console, retry_errors)
-        except StepsRefused as refusal:
-            if "arms" in values:
-                raise
-            console.print(f"default arms with steps= are left out: {refusal}", soft_wrap=True, highlight=False)
-            left = tuple(one for one in settings.arms if one.steps is None)
-            evaluation = evaluate(replace(settings, arms=left), out, executor, console, retry_errors)
+        evaluation = _evaluate(settings, out, executor, console, retry_errors, optional_steps="arms" not in values)
     except KeyboardInterrupt:
         raise KeystoneError(
             f"interrupted; finished shards are stored in {out}: run the same command again to resume"
         ) from None
+    _show(evaluation, console)
+
+
+# What `--help` says is what is done.
+run.__doc__ = (run.__doc__ or "").replace("DEFAULT_ARMS", ", ".join(map(str, DEFAULT_ARMS)))
+
+
+def _evaluate(
+    settings: EvaluationConfig,
+    out: Path,
+    executor: Executor,
+    console: Console,
+    retry_errors: bool,
+    optional_steps: bool,
+) -> Evaluation:
+    """Roll out; with ``optional_steps``, without the arms' numbers of denoising steps if the policy refuses them."""
+    from keystone_robotics.evaluate.run import evaluate
+
+    try:
+        return evaluate(settings, out, executor, console, retry_errors)
+    except StepsRefused as refusal:
+        if not optional_steps:
+            raise
+        console.print(f"default arms are rolled out without steps=: {refusal}", soft_wrap=True, highlight=False)
+        arms = tuple(dict.fromkeys(replace(one, steps=None) for one in settings.arms))
+        return evaluate(replace(settings, arms=arms), out, executor, console, retry_errors)
+
+
+def _show(evaluation: Evaluation, console: Console) -> None:
+    """Write and print the summary; exits with 1 if every episode of an arm ended with an error."""
+    from keystone_robotics.compare.summary import (
+        arms_with_only_errors,
+        errors_line,
+        summarise,
+        summary_table,
+        write_summary,
+    )
+
     summaries = summarise(evaluation.episodes, evaluation.arms)
-    write_summary(out, summaries)
+    write_summary(evaluation.folder, summaries)
     console.print(summary_table(summaries), crop=False)
     rate = f" ({evaluation.new / evaluation.seconds:.1f} per second)" if evaluation.new else ""
-    console.print(
-        f"{evaluation.new} episodes rolled out in {evaluation.seconds:.0f} s{rate}. Stored in {out}",
-        soft_wrap=True,
-        highlight=False,
-    )
+    done = f"{evaluation.new} episodes rolled out in {evaluation.seconds:.0f} s{rate}. Stored in {evaluation.folder}"
+    console.print(done, soft_wrap=True, highlight=False)
     if line := errors_line(summaries):
         console.print(f"{line}; --retry-errors repeats them", soft_wrap=True, highlight=False)
     if broken := arms_with_only_errors(summaries):

@@ -49,12 +49,17 @@ def run(
             raise KeystoneError(f"arm {one}: expected a number of candidates, or 4..16, and no seed (give --seed)")
     if frames < 1:
         raise KeystoneError(f"--frames {frames}: expected at least 1")
+    from keystone_robotics.evaluate.dataset import check_dataset, open_dataset
+    from keystone_robotics.policies.load import check_names
+
+    check_names(checkpoint)
+    check_dataset(dataset)
     import json
 
     from rich.console import Console
     from rich.progress import Progress
 
-    from keystone_robotics.evaluate.demonstrations import DEFAULT_ARMS, choose_frames, inspect_frames, open_dataset
+    from keystone_robotics.evaluate.demonstrations import DEFAULT_ARMS, choose_frames, inspect_frames
     from keystone_robotics.files import write_file
     from keystone_robotics.policies import load_agent
     from keystone_robotics.report.inspection import (
@@ -73,7 +78,8 @@ def run(
     data = open_dataset(dataset, episodes)
     agent = load_agent(checkpoint, device, trust_remote_code)
     indices = choose_frames(data, frames)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("drawing candidates", total=len(indices))
         found = list(inspect_frames(agent, data, arms, indices, seed, lambda done: bar.update(task, completed=done)))
     main = max(arms, key=lambda one: one.most_k or 0)
@@ -90,7 +96,7 @@ def run(
     console.print(as_text(dimension_rows(summary)) + "\n")
     out.mkdir(parents=True, exist_ok=True)
     write_file(out / "inspect.json", json.dumps(summary, indent=1) + "\n")
-    write_file(out / "index.html", page(summary))
+    write_file(out / "index.html", page(summary, found))
     console.print(f"wrote {out / 'index.html'} and inspect.json")
     try:
         for path in record_episodes(found, out, dims, float(data.meta.fps), recordings):

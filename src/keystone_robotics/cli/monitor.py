@@ -12,6 +12,7 @@ from tyro.extras import SubcommandApp
 
 from keystone_robotics.cli.flags import OneArm
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.records import check_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,6 +52,7 @@ def calibrate(
         out: file to write.
         force: write the alarm even if the score does not tell failures from successes.
     """
+    check_run(run)
     from keystone_robotics.monitor import calibrate as make
     from keystone_robotics.monitor.scores import DEFAULT_SCORE, SCORES, find_score
 
@@ -93,6 +95,7 @@ def evaluate(
         arm: of the run; default that of the calibration, if the run has it.
         json_path: write all numbers to this file.
     """
+    check_run(run)
     from keystone_robotics.monitor import Calibration, detect
     from keystone_robotics.monitor.calibration import too_few
     from keystone_robotics.monitor.scores import SCORES
@@ -135,6 +138,7 @@ def scores(
         arm: of the run; default the only one with more than one candidate.
         json_path: write all numbers to this file.
     """
+    check_run(run)
     from keystone_robotics.monitor.calibration import find_direction, too_few
     from keystone_robotics.monitor.scores import SCORES
     from keystone_robotics.monitor.separation import auroc
@@ -147,8 +151,9 @@ def scores(
         raise KeystoneError(
             f"{run}: {len(read.successes())} successes and {len(read.failures())} failures; both are needed to compare scores"
         )
+    needed = {name: score.min_candidates for name, score in SCORES.items() if 0 < read.k < score.min_candidates}
     found = {}
-    for name in SCORES:
+    for name in [one for one in SCORES if one not in needed]:
         direction, estimate = find_direction(read, name, window)
         sign = 1 if direction == "high" else -1
         found[name] = (direction, estimate, auroc(read.series(name, sign, window), whole=True))
@@ -156,7 +161,7 @@ def scores(
         f"{read.arm} in {run}: {len(read.successes())} successes, {len(read.failures())} failures{_errors(read)}\n"
     )
     caution = too_few(read)
-    console.print(as_text(score_rows(found, caution)))
+    console.print(as_text(score_rows(found, caution, needed)))
     if caution:
         console.print(
             f"\n{caution} which score tells failures from successes: roll out more episodes", style="bold yellow"
@@ -182,7 +187,8 @@ def _read(run: Path, arm: str | None, scores: list[Score], prefer: str = "") -> 
 
     from keystone_robotics.monitor import read_run
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("scoring rounds", total=None)
         return read_run(run, arm, scores, lambda done, total: bar.update(task, completed=done, total=total), prefer)
 

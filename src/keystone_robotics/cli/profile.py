@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from keystone_robotics.cli.flags import given, spec_flags
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.spec import merge, options_from_environment, spec_from
+from keystone_robotics.spec import RECOMMENDED_RULE, flag_of, merge, options_from_environment, spec_from
 
 if TYPE_CHECKING:
     from keystone_robotics.profiling import Profile
@@ -35,7 +35,7 @@ def run(
     """Measure latency and memory of a round against K (and denoising steps), and find the largest K worth having.
 
     All K are measured in turn in every round, after a warm-up. With five rounds or more the result is also stored where
-    `keystone.attach(policy, k="auto")` finds it, unless fewer than 30 leave K uncertain.
+    `keystone.attach(policy, k="auto")` finds it, unless they leave K uncertain.
 
     Args:
         policy: a policy of keystone-study, a folder written by `keystone train` or LeRobot, a LeRobot name on the hub, or
@@ -65,18 +65,15 @@ def run(
     attached.pop("k", None)
     steps = (wanted,) if (wanted := attached.pop("steps", None)) and not steps else steps
     name = str(spec_from(attached)) if attached else ""
+    _check(policy, k, tolerance, budget_ms, rounds, concurrent, batch, steps)
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from keystone_robotics.profiling.api import RESULT, check_arguments, not_stored, profile
+    from keystone_robotics.profiling.api import RESULT, not_stored, profile
     from keystone_robotics.profiling.store import profiles_folder
     from keystone_robotics.report.cost import draw_cost
     from keystone_robotics.report.style import save
 
-    try:
-        check_arguments(k, tolerance, budget_ms, rounds, concurrent, batch, steps)
-    except (ValueError, TypeError) as error:
-        raise KeystoneError(str(error)) from None
     folder = out or Path("out/profile") / _folder_name(policy, batch, concurrent, name)
     if any((folder / f"profile.{kind}").exists() for kind in ("md", "png", "svg")) and not (folder / RESULT).exists():
         raise KeystoneError(
@@ -90,7 +87,10 @@ def run(
 
     try:
         # redrawn between measurements only: a refresh thread would disturb the timing
-        with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
+        screen = Console(stderr=True)
+        with Progress(
+            *columns, console=screen, auto_refresh=False, transient=True, disable=not screen.is_terminal
+        ) as bar:
             task = bar.add_task("", total=None)
             found = profile(
                 policy, k=k, steps=steps, tolerance=tolerance, budget_ms=budget_ms, batch=batch, rounds=rounds, device=device,
@@ -108,6 +108,20 @@ def run(
         console.print(f'not stored for k="auto": {reason}', style="bold yellow")
     else:
         console.print(f'stored for k="auto", which gives K = {found.best()} from now on, in {profiles_folder()}')
+    for number in found.left_open:
+        console.print(f'not stored for k="auto" with steps={number}: K is not certain there', style="bold yellow")
+
+
+def _check(policy: str, k: tuple[str, ...], *others: Any) -> None:
+    """What is wrong is said before torch is imported, with the flag's name."""
+    from keystone_robotics.policies.load import check_names
+    from keystone_robotics.profiling.arguments import check_arguments
+
+    try:
+        check_arguments(k, *others, named=flag_of)
+    except (ValueError, TypeError) as error:
+        raise KeystoneError(str(error)) from None
+    check_names(policy)
 
 
 def _folder_name(policy: str, batch: int | None, clients: int, spec: str = "") -> str:
@@ -131,7 +145,7 @@ def advice(found: Profile) -> str:
     if found.budget_ms is None and fewer is not None and fewer.k > 1:
         return (
             f"K = {fewer.k} with {fewer.steps} steps takes no longer than the policy as it is: "
-            f"keystone.attach(policy, k={fewer.k}, steps={fewer.steps})"
+            f'keystone.attach(policy, "{RECOMMENDED_RULE}:k={fewer.k},steps={fewer.steps}")'
         )
     if found.budget_ms is not None and found.within_budget() is None:
         alone = found.of(found.clients[-1])[0].p90

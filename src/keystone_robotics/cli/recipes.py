@@ -1,4 +1,4 @@
-"""``keystone recipes``: the commands for every model and workload of the paper."""
+"""``keystone recipes``: the commands for the models and workloads of the paper, and for others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(
     device: str | None = None,
     workers: int | None = None,
 ) -> None:
-    """Print the commands for a model and workload of the paper: baseline, KeyStone, profile, compare; or run and collect them.
+    """Print the commands for a model and a workload: baseline, KeyStone, profile, compare; or run and collect them.
 
     With --collect, `keystone profile` and `keystone eval` run here as the recipe says, and one file holds versions, device,
     latency against K × steps and success with intervals (docs/gpu.md). Where the recipe's benchmark runs elsewhere, --policy

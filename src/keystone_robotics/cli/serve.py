@@ -10,7 +10,7 @@ import tyro
 
 from keystone_robotics.cli.flags import given, spec_flags
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.spec import options_from_environment, spec_from
+from keystone_robotics.spec import flag_of, options_from_environment, spec_from
 
 SpecFlags = spec_flags()
 
@@ -39,9 +39,12 @@ def run(
     log: Literal["text", "json"] = "text",
     device: str | None = None,
     trust_remote_code: bool = False,
+    replicas: int | None = None,
+    ray: str | None = None,
+    gpus: float = 0.0,
     dry_run: bool = False,
 ) -> None:
-    """Serve a policy to robots: openpi's, GR00T's, LeRobot's and StarVLA's clients, unmodified.
+    """Serve a policy to robots: openpi's, RoboArena's, GR00T's, LeRobot's and StarVLA's clients, unmodified.
 
     The policy is loaded once and warmed up, self-check included, before a port is opened. Requests that wait are answered in
     one round. With deadlines, K is reduced while robots wait and given back when they do not (docs/serve.md). Flags override
@@ -51,9 +54,11 @@ def run(
         policy: LeRobot checkpoint (folder or hub name), a policy of keystone-study, or package.module:function that returns an
             Agent or any policy with infer, get_action or predict_action.
         spec: how candidates are drawn and one is selected; K is the most that a robot gets.
-        protocol: openpi, groot, lerobot, starvla; several with commas, each with its port if need be: openpi,groot:5556.
+        protocol: openpi, roboarena, groot, lerobot, starvla; several with commas, each with its port if need be:
+            openpi,groot:5556.
         host: address to listen on; any other than loopback needs --token-file or --insecure.
-        port: of the only protocol; default what its clients expect (openpi 8000, groot 5555, lerobot 8080, starvla 10093).
+        port: of the only protocol; default what its clients expect (openpi and roboarena 8000, groot 5555, lerobot 8080,
+            starvla 10093).
         token_file: file with a token that clients must send.
         insecure: serve a network without a token.
         tls_cert: certificate chain (PEM), for wss:// and gRPC over TLS.
@@ -72,38 +77,48 @@ def run(
         log: text for people, json for machines: one object a line.
         device: where to run; default the checkpoint's.
         trust_remote_code: run code that a LeRobot checkpoint names but LeRobot did not install (docs/security.md).
+        replicas: processes with a policy of their own, on Ray Serve; default the policy runs in this process.
+        ray: where replicas run: "local" on this machine (default), "auto" on the running Ray cluster, or its address.
+        gpus: of each replica.
         dry_run: load, check and warm up, print what would be served, and end.
     """
     wanted = spec_from(given(spec), options_from_environment())
     from keystone_robotics.network import read_token
+    from keystone_robotics.policies.load import check_names
     from keystone_robotics.serve.address import check_address, make_tls, parse_protocols
     from keystone_robotics.serve.scheduler import check_spec
 
     check_spec(wanted)
     ports = parse_protocols(protocol, port)
-    positive = {
-        "deadline-ms": deadline_ms, "max-age": max_age, "least-k": least_k, "least-steps": least_steps, "max-batch": max_batch,
-        "max-waiting": max_waiting, "max-connections": max_connections, "max-message-mb": max_message_mb,
-        "idle-timeout": idle_timeout,
-    }  # fmt: skip
-    for name, value in positive.items():
-        if value is not None and not value > 0:
-            raise KeystoneError(f"--{name} {value:g}: expected a number above 0")
+    _check_positive(
+        deadline_ms=deadline_ms, max_age=max_age, least_k=least_k, least_steps=least_steps, max_batch=max_batch,
+        max_waiting=max_waiting, max_connections=max_connections, max_message_mb=max_message_mb, idle_timeout=idle_timeout,
+        replicas=replicas,
+    )  # fmt: skip
     renamed = dict(_pair(one) for one in rename)
     token = None if token_file is None else read_token(token_file)
     tls = make_tls(tls_cert, tls_key)
     check_address(host, ports, token, insecure, tls)
+    check_names(policy)
 
     from keystone_robotics.serve.launch import Launch, launch
-    from keystone_robotics.serve.model import Limits
+    from keystone_robotics.serve.scheduler import Limits
     from keystone_robotics.serve.service import Guard
 
     limits = Limits(deadline_ms, math.inf if max_age is None else max_age, max_batch, max_waiting, least_k, least_steps)
+    limits.settings(1, wanted.steps)  # refuses what does not go together
     guard = Guard(token, max_connections, int(max_message_mb * 1e6), idle_timeout=idle_timeout)
-    launch(
-        Launch(policy, wanted, limits, guard, host, ports, tls, metrics_port, renamed, device, trust_remote_code, log),
-        dry_run,
-    )
+    options = Launch(
+        policy, wanted, limits, guard, host, ports, tls, metrics_port, renamed, device, trust_remote_code, log,
+        replicas or 1, ray or (None if replicas is None else "local"), gpus,
+    )  # fmt: skip
+    launch(options, dry_run)
+
+
+def _check_positive(**numbers: float | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and not value > 0:
+            raise KeystoneError(f"{flag_of(name)} {value:g}: expected a number above 0")
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -76,7 +76,7 @@ def run(
 
     from keystone_robotics.policies.load import check_names
 
-    check_names(policy, env)
+    check_names(policy, env, tasks or (), allow_untrained_tasks)
     from rich.console import Console
 
     from keystone_robotics.evaluate.config import config_from

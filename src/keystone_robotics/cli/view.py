@@ -16,7 +16,7 @@ from keystone_robotics.errors import KeystoneError
 
 def run(
     run: Annotated[Path, tyro.conf.Positional],
-    episode: tuple[int, ...] = (0,),
+    episode: tuple[int, ...] = (),
     task: str | None = None,
     arm: OneArm = None,
     repeat: int = 0,
@@ -34,8 +34,8 @@ def run(
 
     Args:
         run: folder of a `keystone eval --keep-rounds`.
-        episode: numbers of the episodes.
-        task: of the episodes; default the run's only one.
+        episode: numbers of the episodes; default the first that some arms solve and others do not.
+        task: of the episodes; default the run's only one, or that of the default episode.
         arm: of the episodes; default the one with the most candidates.
         repeat: of the episodes.
         out: a file .rrd for one episode, else a folder; default RUN/rerun.
@@ -46,6 +46,9 @@ def run(
             (K, T, 2 or 3), instead of the environment.
         alarm: file of `keystone monitor calibrate`, whose score is then shown.
     """
+    from keystone_robotics.records import check_run
+
+    check_run(run)
     from rich.console import Console
 
     from keystone_robotics.view.sdk import import_rerun
@@ -56,8 +59,6 @@ def run(
     from keystone_robotics.report.episodes import Robot, find_episodes, record_episode
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    if not episode:
-        raise KeystoneError("no episode was given: --episode 0")
     found = find_episodes(run, episode, task, arm, repeat)
     files = _files(out or run / "rerun", [one.file_name for one in found])
     if out is None:

@@ -12,7 +12,9 @@ from tyro.extras import SubcommandApp
 
 from keystone_robotics.cli.flags import given, spec_flags
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.files import check_file
 
+EXPECTED = "a vla-eval server script (.py) or its configuration (.yaml)"
 SpecFlags = spec_flags()
 
 run = SubcommandApp()
@@ -52,6 +54,7 @@ def serve(
     """
     files = {"rounds": rounds, "alarm": alarm, "rerun": rerun, "token_file": token_file}
     flags = {**given(spec), "site": site, **files, "max_message_mb": max_message_mb}
+    check_file(target, EXPECTED)
     from keystone_robotics.integrations.vla_eval.command import read_target, serve_command, serve_environment
 
     wanted = read_target(target)
@@ -70,6 +73,7 @@ def shim(script: Annotated[Path, tyro.conf.Positional], out: Path) -> None:
         script: server script of vla-eval.
         out: file to write.
     """
+    check_file(script, EXPECTED)
     from keystone_robotics.integrations.vla_eval.command import read_target, write_shim
 
     target = read_target(script)

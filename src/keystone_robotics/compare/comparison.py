@@ -21,7 +21,7 @@ from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.records import EpisodeRecord
 
 ALPHA = 0.05
-Outcome = Literal["better", "barely better", "no clear difference", "barely worse", "worse"]
+Outcome = Literal["better", "no clear difference", "worse"]
 
 
 @dataclass(frozen=True)
@@ -112,24 +112,26 @@ class Comparison:
 
     @property
     def regression(self) -> bool:
-        """The whole interval of the difference is below zero."""
-        return self.overall.interval[1] < 0
+        """The verdict is "worse"."""
+        return self.outcome == "worse"
 
     @property
     def improvement(self) -> bool:
-        """The whole interval of the difference is above zero."""
-        return self.overall.interval[0] > 0
+        """The verdict is "better"."""
+        return self.outcome == "better"
 
     @property
     def outcome(self) -> Outcome:
-        """In a few words, the same wherever a result is told. "barely": the interval excludes zero, but the exact test,
-        adjusted for the number of arms, does not. They are different methods, so that they may disagree at the edge.
-        """
-        if not (self.improvement or self.regression):
+        """In a word, the same wherever a result is told: interval and test, adjusted for the number of arms, must agree."""
+        if not self.interval_excludes_zero or self.overall.p_holm >= ALPHA:
             return "no clear difference"
-        if self.overall.p_holm >= ALPHA:
-            return "barely better" if self.improvement else "barely worse"
-        return "better" if self.improvement else "worse"
+        return "better" if self.overall.difference > 0 else "worse"
+
+    @property
+    def interval_excludes_zero(self) -> bool:
+        """Whether the whole interval of the difference, which is not adjusted, is on one side of zero."""
+        low, high = self.overall.interval
+        return low > 0 or high < 0
 
     @property
     def points(self) -> str:
@@ -151,6 +153,8 @@ class Comparison:
         numbers = f"{100 * one.difference:+.1f} points [{low:+.1f}, {high:+.1f}], {_p(one.p)} ({one.test})"
         if self.arms > 1:
             numbers += f", {_p(one.p_holm)} for one of {self.arms} arms (Holm)"
+        if self.outcome == "no clear difference" and self.interval_excludes_zero:
+            return f"{self.outcome}: {numbers}; the interval excludes zero, the {'corrected ' * (self.arms > 1)}test does not"
         if self.outcome == "no clear difference":
             return f"{self.outcome}: {numbers}; at this n only {100 * one.detectable:.0f} points or more would show"
         return f"B is {self.outcome}: {numbers}"

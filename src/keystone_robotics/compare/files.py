@@ -73,7 +73,7 @@ def as_whole(value: object, name: str) -> int:
 
 
 def as_time(seconds: object) -> float | None:
-    """Seconds, or None if that is not a time.
+    """A number of seconds or milliseconds, or None if that is not a time.
 
     >>> as_time(2), as_time(float("nan")), as_time(10**400), as_time("2")
     (2.0, None, None, None)

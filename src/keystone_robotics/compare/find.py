@@ -77,9 +77,9 @@ def choose(first: Path, second: Path | None, arms: Sequence[str] = ()) -> list[O
     if second is None:
         chosen = [_named(ours, name, first) for name in arms] if arms else ours
         if len(chosen) < 2:
+            instead = f", or --arms with two of {', '.join(one.name for one in ours)}" if len(ours) > 1 else ""
             raise KeystoneError(
-                f"{first} gives one arm ({chosen[0].name}) and a comparison needs two: give a second result, or --arms with "
-                f"two of {', '.join(one.name for one in ours)}"
+                f"{first} gives one arm ({chosen[0].name}) and a comparison needs two: give a second result{instead}"
             )
         return chosen
     theirs = read(second)

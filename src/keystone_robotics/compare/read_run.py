@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keystone_robotics.compare.files import as_time
 from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.records import EpisodeRecord, Store
@@ -47,7 +48,7 @@ def outcomes_of(
     notes: tuple[str, ...] = (),
 ) -> Outcomes:
     """One arm, from its stored episodes."""
-    latencies = [one.latency_ms for one in episodes if one.latency_ms is not None]
+    latencies = measured_latencies(episodes)
     return Outcomes(
         name=arm,
         source=source,
@@ -79,3 +80,8 @@ def _unfinished(arm: str, episodes: Sequence[EpisodeRecord], settings: Mapping[s
     tasks = settings["tasks"]
     stored, asked = sum(one.task in tasks for one in episodes), len(tasks) * settings["episodes"] * settings["repeats"]
     return (f"{arm} is unfinished: {stored} of {asked} episodes",) if stored < asked else ()
+
+
+def measured_latencies(episodes: Sequence[EpisodeRecord]) -> list[float]:
+    """Times of one round in ms, of the episodes where one was measured."""
+    return [time for one in episodes if (time := as_time(one.latency_ms)) is not None]

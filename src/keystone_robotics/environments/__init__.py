@@ -7,7 +7,7 @@ from keystone_robotics.environments.benchmark import Array, Benchmark, Observati
 from keystone_robotics.environments.lerobot import LEROBOT, LeRobotBenchmark
 from keystone_robotics.environments.metaworld import MetaWorld
 from keystone_robotics.environments.ogbench import OGBench
-from keystone_robotics.environments.pusht import PushT
+from keystone_robotics.environments.pusht import PushT, PushTPixels
 from keystone_robotics.environments.registered import GYMNASIUM, Registered
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.named import is_reference, make_named
@@ -15,7 +15,7 @@ from keystone_robotics.named import is_reference, make_named
 __all__ = ["BENCHMARKS", "Array", "Benchmark", "Observation", "find_benchmark"]
 
 BENCHMARKS: dict[str, Benchmark] = {
-    benchmark.name: benchmark for benchmark in (MetaWorld(), PushT(), OGBench(), Aloha())
+    benchmark.name: benchmark for benchmark in (MetaWorld(), PushT(), PushTPixels(), OGBench(), Aloha())
 }
 
 
@@ -42,6 +42,9 @@ def find_benchmark(name: str, max_steps: int | None = None) -> Benchmark:
         return Registered(name, max_steps)
     if is_reference(name):
         return make_named(name, Benchmark)
+    base, question, _ = name.partition("?")
+    if question and base in BENCHMARKS:
+        raise KeystoneError(f"{base} takes no options ({name!r}): give --env {base}, and tasks with --tasks")
     if name not in BENCHMARKS:
         known = [*BENCHMARKS, f"{LEROBOT}TYPE", f"{GYMNASIUM}ID", "package.module:Name"]
         raise KeystoneError(f"unknown environment {name!r}: {nearest_name(name, known)}")

@@ -1,4 +1,4 @@
-"""ALOHA's simulation (gym-aloha): two ViperX arms with fourteen joints hand over a cube (MuJoCo), with states as observations.
+"""ALOHA's simulation (gym-aloha): two ViperX arms with fourteen joints (MuJoCo), with states as observations.
 
 LeRobot's own environment, ``lerobot:aloha``, renders a camera in every step. Here there are none, which makes it about a
 hundred times faster.
@@ -7,6 +7,8 @@ hundred times faster.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -20,10 +22,54 @@ from keystone_robotics.errors import KeystoneError, nearest_name
 JOINTS = 14  #: of each arm six angles (rad) and the gripper (0 closed, 1 open); left, then right
 ARMS = ("left", "right")
 REACH = 0.135  #: from the origin of the gripper along its x axis to between the fingertips (m)
-#: of the left gripper, by MuJoCo's names
-FINGERS = {f"vx300s_left/10_{side}_gripper_finger" for side in ARMS}
-HOLD = 10  #: steps (of 0.02 s) that the left gripper has to hold the cube alone
+FINGERS = {arm: {f"vx300s_{arm}/10_{side}_gripper_finger" for side in ARMS} for arm in ARMS}  #: MuJoCo's names
+LENGTH, OPENING = 0.12, 0.018  #: of peg and socket, and from the socket's axis to its walls (m)
+INSIDE = 0.015  #: depth (m) at which the peg counts as inserted; the pin stops it at 0.02
+HOLD = 10  #: steps (of 0.02 s) for which success has to last
 FRAME = (240, 320)  #: height and width of a rendered image
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What lies on the table.
+
+    Attributes:
+        model: file of gym-aloha.
+        task: class of gym-aloha.
+        sample: function of gym-aloha that draws where objects are.
+        held: of the objects, in MuJoCo's order, which the left and which the right gripper is to take.
+        max_steps: of an episode.
+        success: whether a state is one of success; it has to last for ``HOLD`` steps.
+    """
+
+    model: str
+    task: str
+    sample: str
+    held: tuple[int, int]
+    max_steps: int
+    success: Callable[[AlohaEnv], bool]
+
+
+def _cube_is_handed_over(env: AlohaEnv) -> bool:
+    touching = env.touches("red_box")
+    return touching >= FINGERS["left"] and not any("right/" in one or one == "table" for one in touching)
+
+
+def _peg_is_inserted(env: AlohaEnv) -> bool:
+    peg, socket = env.touches("red_peg"), env.touches("socket-")
+    return (
+        env.depth() >= INSIDE and peg >= FINGERS["right"] and socket >= FINGERS["left"] and "table" not in peg | socket
+    )
+
+
+SCENES: dict[str, Scene] = {
+    "transfer-cube": Scene(
+        "bimanual_viperx_transfer_cube.xml", "TransferCubeTask", "sample_box_pose", (0, 0), 400, _cube_is_handed_over
+    ),
+    "insertion": Scene(
+        "bimanual_viperx_insertion.xml", "InsertionTask", "sample_insertion_pose", (1, 0), 600, _peg_is_inserted
+    ),
+}
 
 
 def _load() -> Any:
@@ -42,16 +88,22 @@ def _load() -> Any:
 
 
 class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
-    """The right arm picks up the cube and hands it to the left one. Actions are (14,) targets of the joints, see ``JOINTS``.
+    """Actions are (14,) targets of the joints, see ``JOINTS``.
+
+    - ``transfer-cube``: the right arm picks up the cube and hands it to the left one.
+    - ``insertion``: the right arm picks up a peg, the left one a socket, and the peg goes in as far as the pin.
 
     Observations:
         agent_pos: (14,) the joints.
         environment_state: (47,) joints, their velocities, the cube's position (m) and quaternion, the position (m) of both
-            fingertips, and where the cube is relative to each.
+            fingertips, and where the cube is relative to each. ``insertion`` has (54,): poses of peg and socket; the socket is
+            relative to the left fingertips, the peg to the right ones.
 
-    The reward is gym-aloha's, 0 to 4. Its success, a touch of the left gripper while the cube is off the table, is met in
-    passing by an arm that pushes the cube about. Here both fingers of the left gripper have to hold the cube alone, off the
-    table, for 0.2 s. If the physics diverges, the episode has failed.
+    The reward is gym-aloha's, 0 to 4. Its success lasts a moment: a touch of the left gripper while the cube is off the
+    table is met in passing by an arm that pushes the cube about, and a touch of the pin by a peg that is dropped at once. Here
+    success has to last for 0.2 s: both fingers of the left gripper hold the cube alone, off the table; or the peg is 1.5 cm or
+    more inside, with both fingers of the right gripper at the peg and of the left one at the socket, off the table. If the
+    physics diverges, the episode has failed.
 
     >>> observation, info = AlohaEnv().reset(seed=0)
     >>> observation["environment_state"].shape
@@ -60,38 +112,40 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 (gymnasium's own form)
 
-    def __init__(self, render: bool = False) -> None:
+    def __init__(self, task: str = "transfer-cube", render: bool = False) -> None:
         mujoco, control, constants, utils, sim = _load()
-        original: Any = sim.TransferCubeTask
+        self._scene = SCENES[task]
+        original: Any = getattr(sim, self._scene.task)
 
         class Blind(original):  # type: ignore[misc]
-            """Without the three images of every step."""
+            """Without the images of every step."""
 
             def get_observation(self, physics: Any) -> dict[str, Any]:
                 return {}
 
         self.render_mode = "rgb_array" if render else None
-        self._pose, self._sample_pose = sim.BOX_POSE, utils.sample_box_pose
+        self._pose, self._sample_pose = sim.BOX_POSE, getattr(utils, self._scene.sample)
         self._diverged: type[Exception] = control.PhysicsError
         self.task = Blind()
-        path = constants.ASSETS_DIR / "bimanual_viperx_transfer_cube.xml"
-        self.physics: Any = mujoco.Physics.from_xml_path(str(path))
+        self.physics: Any = mujoco.Physics.from_xml_path(str(constants.ASSETS_DIR / self._scene.model))
         self.sim: Any = control.Environment(self.physics, self.task, control_timestep=constants.DT)
-        self._held = 0
+        self._lasted = 0
+        objects = max(self._scene.held) + 1
         self.action_space = gymnasium.spaces.Box(-np.pi, np.pi, (JOINTS,), np.float32)
         inf = np.inf
         self.observation_space = gymnasium.spaces.Dict(
             agent_pos=gymnasium.spaces.Box(-inf, inf, (JOINTS,), np.float32),
-            environment_state=gymnasium.spaces.Box(-inf, inf, (2 * JOINTS + 7 + 12,), np.float32),
+            environment_state=gymnasium.spaces.Box(-inf, inf, (2 * JOINTS + 7 * objects + 12,), np.float32),
         )
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
-        self._pose[0] = self._sample_pose(int(self.np_random.integers(2**31)))  # the task takes it from there
+        # The task takes it from there.
+        self._pose[0] = np.hstack(self._sample_pose(int(self.np_random.integers(2**31))))
         self.sim.reset()
-        self._held = 0
+        self._lasted = 0
         self._last = self._observation()
         return self._last, {"success": False, "initial_state": self._state()}
 
@@ -103,8 +157,8 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             reward = self.sim.step(target).reward
         except self._diverged:
             return self._last, 0.0, False, True, {"success": False, "diverged": True}
-        self._held = self._held + 1 if self._left_holds() else 0
-        success = self._held >= HOLD
+        self._lasted = self._lasted + 1 if self._scene.success(self) else 0
+        success = self._lasted >= HOLD
         self._last = self._observation()
         return self._last, float(reward), success, False, {"success": success}
 
@@ -114,17 +168,25 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         links = [f"vx300s_{arm}/gripper_link" for arm in ARMS]
         return np.stack([data.xpos[link] + REACH * data.xmat[link].reshape(3, 3)[:, 0] for link in links])
 
-    def cube(self) -> NDArray[np.float64]:
-        """(7,) position (m) and quaternion of the cube."""
-        pose: NDArray[np.float64] = self.physics.data.qpos[-7:].copy()
-        return pose
+    def objects(self) -> NDArray[np.float64]:
+        """(N, 7) positions (m) and quaternions: the cube; or peg and socket."""
+        return np.array(self.physics.data.qpos[16:]).reshape(-1, 7)
 
-    def touches(self) -> set[str]:
-        """What touches the cube: names of MuJoCo's geoms."""
+    def held(self) -> NDArray[np.float64]:
+        """(2, 3) position (m) of what the left and the right gripper are to take."""
+        return self.objects()[list(self._scene.held), :3]
+
+    def depth(self) -> float:
+        """How far the peg is inside the socket (m)."""
+        peg, socket = self.objects()
+        between = np.abs(self.physics.named.data.xmat["socket"].reshape(3, 3).T @ (peg - socket)[:3])
+        return float(LENGTH - between[0]) if between[1:].max() < OPENING else 0.0
+
+    def touches(self, name: str) -> set[str]:
+        """What touches an object: names of MuJoCo's geoms. Those of the object begin with ``name``."""
         model, data = self.physics.model, self.physics.data
-        cube = model.name2id("red_box", "geom")
-        pairs = [(one.geom1, one.geom2) for one in data.contact[: data.ncon]]
-        return {model.id2name(pair[pair[0] == cube], "geom") for pair in pairs if cube in pair}
+        pairs = [[model.id2name(geom, "geom") for geom in (one.geom1, one.geom2)] for one in data.contact[: data.ncon]]
+        return {other for pair in pairs for one, other in (pair, pair[::-1]) if one.startswith(name)}
 
     def render(self) -> NDArray[np.uint8]:
         """(240, 320, 3) view from the front of the table."""
@@ -139,14 +201,10 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
     def close(self) -> None:
         self.sim.close()
 
-    def _left_holds(self) -> bool:
-        touching = self.touches()
-        return touching >= FINGERS and not any("right/" in one or one == "table" for one in touching)
-
     def _observation(self) -> Observation:
-        joints, tips, cube = self.task.get_qpos(self.physics), self.tips(), self.cube()
+        joints, tips = self.task.get_qpos(self.physics), self.tips()
         velocities = self.task.get_qvel(self.physics)
-        parts = [joints, velocities, cube, tips.ravel(), (cube[:3] - tips).ravel()]
+        parts = [joints, velocities, self.objects().ravel(), tips.ravel(), (self.held() - tips).ravel()]
         return {
             "agent_pos": joints.astype(np.float32),
             "environment_state": np.concatenate(parts).astype(np.float32),
@@ -164,21 +222,21 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
 
 
 class Aloha(Benchmark):
-    """One task, ``transfer-cube``."""
+    """The tasks of ``SCENES``."""
 
     name = "aloha"
 
     def tasks(self) -> tuple[str, ...]:
-        return ("transfer-cube",)
+        return tuple(SCENES)
 
     def make(self, task: str, render: bool = False) -> AlohaEnv:
         self._check(task)
-        return AlohaEnv(render)
+        return AlohaEnv(task, render)
 
     def max_steps(self, task: str) -> int:
         self._check(task)
-        return 400
+        return SCENES[task].max_steps
 
     def _check(self, task: str) -> None:
-        if task not in self.tasks():
-            raise KeystoneError(f"ALOHA has no task {task!r}: {nearest_name(task, self.tasks())}")
+        if task not in SCENES:
+            raise KeystoneError(f"ALOHA has no task {task!r}: {nearest_name(task, SCENES)}")

@@ -87,7 +87,7 @@ class LeRobotEnv(gymnasium.Wrapper[Observation, Array, Any, Any]):
 class LeRobotBenchmark(Benchmark):
     """A LeRobot environment type, with the options of LeRobot's ``--env.…``.
 
-    Tasks are named ``libero_10/3`` if a suite has several, else by LeRobot's name of the task.
+    Tasks are named as in the results of `lerobot-eval`: ``libero_10/3``, ``pusht/0``.
 
     Args:
         name: ``lerobot:TYPE`` or ``lerobot:TYPE?option=value&…``, such as ``lerobot:libero?task=libero_10``.
@@ -134,10 +134,8 @@ class LeRobotBenchmark(Benchmark):
         suites = _make_all(self.name, self.config)
         table = {}
         for suite, members in suites.items():
-            alone = list(members) == [0] and not hasattr(self.config, "task_ids")
             for number, vector in members.items():
-                single = (self.config.task or suite) if suite == self.config.type else suite
-                table[single if alone else f"{suite}/{number}"] = (suite, number, self._steps(_single(vector)))
+                table[f"{suite}/{number}"] = (suite, number, self._steps(_single(vector)))
         _close(suites)
         return table
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -33,6 +36,18 @@ def _classes() -> dict[str, Any]:
     except Exception as error:  # MuJoCo loads OpenGL at import, and fails in many ways
         raise no_graphics(error) from error
     return dict(sorted(ALL_V3_ENVIRONMENTS.items()))
+
+
+@functools.cache
+def _listed() -> tuple[str, ...]:
+    """The tasks that Meta-World's source lists, sorted; empty if it does not. Importing it loads MuJoCo and takes seconds."""
+    package = find_spec("metaworld")
+    for folder in (package and package.submodule_search_locations) or ():
+        source = Path(folder) / "env_dict.py"
+        text = source.read_text(encoding="utf-8") if source.is_file() else ""
+        names = text.partition("\nALL_V3_ENVIRONMENTS = ")[2].partition(")")[0]
+        return tuple(sorted(re.findall(r'"([\w-]+)"', names)))
+    return ()
 
 
 class MetaWorldEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
@@ -113,7 +128,7 @@ class MetaWorld(Benchmark):
     name = "metaworld"
 
     def tasks(self) -> tuple[str, ...]:
-        return tuple(_classes())
+        return _listed() or tuple(_classes())
 
     def make(self, task: str, render: bool = False) -> MetaWorldEnv:
         return MetaWorldEnv(task, render)

@@ -1,4 +1,4 @@
-"""PushT: a round finger pushes a T-shaped block onto its goal. The physics is gym-pusht's; observations are numbers."""
+"""PushT: a round finger pushes a T-shaped block onto its goal, with gym-pusht's physics; observations are states or images."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ TABLE = 512.0
 
 #: Width and height of a rendered image in pixels.
 IMAGE = 680.0
+
+#: Width and height of an observed image in pixels.
+PIXELS = 96
 
 #: Goal pose of the T: x and y of its origin (the middle of the bar's outer edge) in pixels, angle in radians.
 GOAL_POSE = np.array([256.0, 256.0, np.pi / 4])
@@ -63,6 +66,7 @@ class PushTEnv(gymnasium.Env[Observation, NDArray[Any]]):
     Observations:
         agent_pos: (2,) float32, x and y of the finger in pixels.
         environment_state: (18,) float32, the finger's x and y, then x and y of each of the T's corners (``CORNERS``) in pixels.
+        pixels: (96, 96, 3) uint8, gym-pusht's image, instead of the state if made with ``pixels=True``.
 
     The action (2,) is the point in pixels the finger is driven to for a tenth of a second; beyond the table it is clipped to
     its edge. The reward is gym-pusht's: coverage over 0.95, at most 1.
@@ -75,17 +79,20 @@ class PushTEnv(gymnasium.Env[Observation, NDArray[Any]]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 (gymnasium's own form)
 
-    def __init__(self, render_mode: str | None = None) -> None:
+    def __init__(self, render_mode: str | None = None, pixels: bool = False) -> None:
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode must be None or 'rgb_array', not {render_mode!r}")
         # gym-pusht's rgb_array draws on a surface in memory: no display is opened, whatever render_mode is
         self._simulator = simulator()(obs_type="state", render_mode="rgb_array")
         self.render_mode = render_mode
+        self.pixels = pixels
         # Unbounded, because a T that starts across a wall has corners off the table, and the finger can overshoot
+        state = gymnasium.spaces.Box(-np.inf, np.inf, (18,), np.float32)
+        image = gymnasium.spaces.Box(0, 255, (PIXELS, PIXELS, 3), np.uint8)
         self.observation_space = gymnasium.spaces.Dict(
             {
                 "agent_pos": gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32),
-                "environment_state": gymnasium.spaces.Box(-np.inf, np.inf, (18,), np.float32),
+                **({"pixels": image} if pixels else {"environment_state": state}),
             }
         )
         self.action_space = gymnasium.spaces.Box(0.0, TABLE, (2,), np.float32)
@@ -104,8 +111,28 @@ class PushTEnv(gymnasium.Env[Observation, NDArray[Any]]):
         """The current observation."""
         state = self.physics_state()
         agent_pos: Array = state[:2].astype(np.float32)
+        if self.pixels:
+            return {"agent_pos": agent_pos, "pixels": self._simulator._render()}
         corners: Array = corners_at(state[4:7]).reshape(-1).astype(np.float32)
         return {"agent_pos": agent_pos, "environment_state": np.concatenate([agent_pos, corners])}
+
+    def image_of(self, environment_state: Array) -> NDArray[np.uint8]:
+        """The image (96, 96, 3) of another state (18,); leaves finger and T there.
+
+        >>> env = PushTEnv()
+        >>> env.image_of(env.reset(seed=0)[0]["environment_state"]).shape
+        (96, 96, 3)
+        """
+        corners = environment_state[2:].reshape(-1, 2).astype(np.float64)
+        along = corners[1] - corners[0]
+        sim = self._simulator
+        sim.agent.position = environment_state[:2].tolist()
+        sim.block.angle = float(np.arctan2(along[1], along[0]))
+        sim.block.position = corners[:2].mean(0).tolist()
+        for body in (sim.agent, sim.block):
+            sim.space.reindex_shapes_for_body(body)
+        image: NDArray[np.uint8] = sim._render()
+        return image
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -140,13 +167,14 @@ class PushT(Benchmark):
     """One task, ``pusht``; initial states as gym-pusht draws them."""
 
     name = "pusht"
+    pixels = False
 
     def tasks(self) -> tuple[str, ...]:
         return ("pusht",)
 
     def make(self, task: str, render: bool = False) -> PushTEnv:
         self._check(task)
-        return PushTEnv(render_mode="rgb_array" if render else None)
+        return PushTEnv("rgb_array" if render else None, self.pixels)
 
     def max_steps(self, task: str) -> int:
         self._check(task)
@@ -159,3 +187,10 @@ class PushT(Benchmark):
     def _check(self, task: str) -> None:
         if task not in self.tasks():
             raise ValueError(f"unknown PushT task {task!r}: {nearest_name(task, self.tasks())}")
+
+
+class PushTPixels(PushT):
+    """PushT from its image and the finger's position; the same initial states."""
+
+    name = "pusht-pixels"
+    pixels = True

@@ -19,6 +19,7 @@ DEFAULT_ARMS = tuple(
 )
 #: Demonstrations begin at states with seeds from here on; those of evaluations lie below.
 DEMONSTRATIONS = 2**30
+MOST_EPISODES = 100_000  #: of a task; the initial states of the next seed begin there
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class EvaluationConfig:
                 raise KeystoneError(f"{kind} {min(twice)!r} was given twice")
         if not self.tasks:
             raise KeystoneError("no task was given")
-        if self.first_episode + self.episodes > 100_000 or self.seed > 10_000:
+        if self.first_episode + self.episodes > MOST_EPISODES or self.seed > 10_000:
             raise KeystoneError("expected at most 100,000 episodes per task and a seed of at most 10,000")
 
     def shards(self) -> list[Shard]:
@@ -126,13 +127,11 @@ class EvaluationConfig:
 
     def initial_seed(self, episode: int) -> int:
         """For ``env.reset``: the same for all arms and repeats, and never that of a demonstration."""
-        return (self.seed * 100_000 + episode) % DEMONSTRATIONS
+        return (self.seed * MOST_EPISODES + episode) % DEMONSTRATIONS
 
     def noise_seed(self, repeat: int, task: str, episode: int, round: int) -> int:
         """Of the policy's noise: the same for all arms, so that the noise of K = 1 is candidate 0 of K's."""
-        from keystone_robotics.sample.noise import derive_seed  # imports torch: wrong options are said before
-
-        return derive_seed(self.seed, repeat, zlib.crc32(task.encode()), episode, round)
+        return noise_seed(self.seed, repeat, task, episode, round)
 
     def asks_for(self, task: str, repeat: int, episode: int) -> bool:
         """Whether an episode belongs to it; a store may hold more, of earlier calls."""
@@ -148,6 +147,13 @@ class EvaluationConfig:
         """Plain values, as in a YAML file."""
         values = {**asdict(self), "tasks": list(self.tasks), "arms": [str(arm) for arm in self.arms]}
         return {name: values[name] for name in _GIVEN}
+
+
+def noise_seed(seed: int, repeat: int, task: str, episode: int, round: int) -> int:
+    """The seed of the noise of one round of an episode, in an evaluation with this seed."""
+    from keystone_robotics.sample.noise import derive_seed  # imports torch: wrong options are said before
+
+    return derive_seed(seed, repeat, zlib.crc32(task.encode()), episode, round)
 
 
 #: What users say; the fingerprint is found out.
@@ -167,7 +173,8 @@ def config_from(given: Mapping[str, Any], default_tasks: Sequence[str] = ()) -> 
     values = {name: value for name, value in given.items() if value is not None}
     for name in ("policy", "env"):
         if not isinstance(values.get(name), str):
-            raise KeystoneError(f"{name}={values.get(name)!r}: expected a name, --{name} …")
+            given_instead = f"{name}={values[name]!r}" if name in values else f"no {name} was given"
+            raise KeystoneError(f"{given_instead}: expected a name (--{name} NAME)")
     values["tasks"] = tuple(_listed("tasks", values.get("tasks") or default_tasks))
     for task in values["tasks"]:
         if not isinstance(task, str):
@@ -233,7 +240,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise KeystoneError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(content, dict):
         raise KeystoneError(f"{path}: expected options such as `policy: …`, one a line")
-    if content.get("trust_remote_code"):  # a file may come from somebody else
+    if content.get("trust_remote_code"):  # the file may be of unknown origin
         raise KeystoneError(
             f"{path}: trust_remote_code is not for a file: give --trust-remote-code if you trust the policy"
         )

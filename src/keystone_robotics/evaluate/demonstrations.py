@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,13 +33,15 @@ class Frame:
         episode: of the dataset.
         frame: in the episode.
         candidates: (K, T, D) from the next step on, without padding, in the units of the policy's sampler.
+        physical: (K, T, D) the same in the units of the demonstrations; None for relative actions.
+        planned: (T, D) the selected chunk in the units of the demonstrations.
         labels: (K,) cluster of each candidate.
         index: the selected one, or the nearest to a synthesised chunk.
         chunk: (T, D) the selected chunk, like the candidates; none of them if it was averaged.
         consensus: of the candidates.
         dispersion: of the candidates.
         ways: number of clusters.
-        spread: (D,) standard deviation of the candidates in each dimension, over that of the demonstrations.
+        spread: (D,) standard deviation of the valid candidates in each dimension, over that of the demonstrations.
         distances: for each arm, how far its chunk is from the demonstrator's: root mean square over the executed steps and all
             dimensions, in standard deviations of the demonstrations. Where the episode ends before, over the steps that are
             left; nan if an action is not finite.
@@ -51,6 +52,8 @@ class Frame:
     episode: int
     frame: int
     candidates: Array
+    physical: Array | None
+    planned: Array
     labels: NDArray[np.int64]
     index: int
     chunk: Array
@@ -61,34 +64,6 @@ class Frame:
     distances: dict[str, float]
     demonstrated: Array
     images: dict[str, NDArray[np.uint8]]
-
-
-def open_dataset(name: str, episodes: Sequence[int] = ()) -> Any:
-    """A LeRobotDataset: a folder, or a name on the hub.
-
-    Raises:
-        KeystoneError: in one line, if there is none, or it is in an older format.
-    """
-    try:
-        from lerobot.datasets.lerobot_dataset import LeRobotDataset
-    except ImportError as error:
-        raise KeystoneError(f'LeRobot is needed to read {name} ({error}): pip install "lerobot[dataset]"') from error
-    folder = Path(name)
-    if folder.exists() and not (folder / "meta" / "info.json").is_file():
-        raise KeystoneError(f"{name} holds no meta/info.json: expected the folder of a LeRobotDataset")
-    if not folder.exists() and (folder.is_absolute() or name.startswith(".") or name.count("/") != 1):
-        raise KeystoneError(
-            f"there is no folder {name}: expected a LeRobotDataset, or a hub name such as lerobot/pusht"
-        )
-    wanted = list(episodes) or None
-    try:
-        if folder.exists():
-            return LeRobotDataset(folder.name, root=folder, episodes=wanted)
-        return LeRobotDataset(name, episodes=wanted)
-    except Exception as error:  # of the hub, of the format, of the files
-        raise KeystoneError(
-            f"{name} cannot be read as a LeRobotDataset: {' '.join(str(error).split())[:300]}"
-        ) from error
 
 
 def choose_frames(dataset: Any, frames: int) -> list[int]:
@@ -110,7 +85,7 @@ def inspect_frames(
 
     Args:
         agent: of a LeRobot checkpoint.
-        dataset: see `open_dataset`.
+        dataset: see `keystone_robotics.evaluate.dataset.open_dataset`.
         arms: what is compared; the first is the policy as it is.
         indices: of the frames in the dataset.
         seed: of the noise.
@@ -148,11 +123,11 @@ def inspect_frames(
                 start, dims = (0, None) if window is None else (window.start, window.dims)
                 real = event.candidates[0].float().cpu().numpy()[:, start:, :dims]
                 selected = torch.as_tensor(selection.chunk[0]).float().cpu().numpy()[start:, :dims]
-                physical = agent.in_env_units(real, {})
-                spread = (real if physical is None else physical)[:, :steps].std(0).mean(0) / scale
-        labels = np.asarray(selection.labels[0])
+                physical, planned = agent.in_env_units(real, {}), chunk
+                labels = np.asarray(selection.labels[0])
+                spread = (real if physical is None else physical)[labels >= 0, :steps].std(0).mean(0) / scale
         yield Frame(
-            episode, frame, real, labels, int(selection.index[0]), selected,
+            episode, frame, real, physical, planned, labels, int(selection.index[0]), selected,
             float(selection.consensus[0]), float(selection.dispersion[0]), len(set(labels[labels >= 0].tolist())),
             np.asarray(spread, np.float64), distances, demonstrated, _images(item),
         )  # fmt: skip

@@ -250,39 +250,39 @@ def _is_setup_error(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class _Row:
-    """One row of a round; ``chosen`` is None if no round was reported."""
+    """One row of a round; ``event`` is None if no round was reported."""
 
-    chosen: RoundEvent | None
+    event: RoundEvent | None
     row: int
 
     def executed(self, most: int) -> int:
         """Steps of the chunk to execute: as many as the candidates agree on, with an adaptive horizon."""
-        agreed = None if self.chosen is None else self.chosen.selection.agreed_steps
+        agreed = None if self.event is None else self.event.selection.agreed_steps
         return most if agreed is None else min(most, int(agreed[self.row]))
 
     def statistics(self) -> dict[str, float]:
         """How far the candidates agree, and how many there were; empty for K = 1, where there is nothing to agree on."""
-        if self.chosen is None or self.chosen.candidates.shape[1] == 1:
+        if self.event is None or self.event.candidates.shape[1] == 1:
             return {}
-        selection = self.chosen.selection
+        selection = self.event.selection
         return {**_statistics(selection, self.row), "drawn": float(selection.drawn[self.row])}
 
     def record(self, episode: LiveEpisode, actions: NDArray[np.float32]) -> RoundRecord | None:
-        if self.chosen is None:
+        if self.event is None:
             return None
-        selection = self.chosen.selection
+        selection = self.event.selection
         drawn = int(selection.drawn[self.row])  # another row may have needed more
         return RoundRecord(
             number=episode.rounds,
             step=episode.steps - len(actions),
-            candidates=self.chosen.candidates[self.row, :drawn].float().cpu().numpy().copy(),
+            candidates=self.event.candidates[self.row, :drawn].float().cpu().numpy().copy(),
             labels=np.asarray(selection.labels[self.row, :drawn]).copy(),
             index=int(selection.index[self.row]),
             synthesised=bool(selection.synthesised),
             spread=float(selection.spread[self.row]),
             actions=actions,
-            space=self.chosen.space,
-            window=self.chosen.window,
+            space=self.event.space,
+            window=self.event.window,
             **_statistics(selection, self.row),
         )
 

@@ -22,7 +22,7 @@ from keystone_robotics.evaluate.results import ShardResult, failed_episodes
 from keystone_robotics.evaluate.rollout import EPISODE_ERRORS, LiveEpisode, roll_out
 from keystone_robotics.handle import Handle
 from keystone_robotics.policies import Agent, load_agent
-from keystone_robotics.policies.load import trained_for, trained_on
+from keystone_robotics.policies.load import check_tasks
 from keystone_robotics.records import EpisodeRecord
 from keystone_robotics.sample.weights import weights_fingerprint
 from keystone_robotics.spec import Spec
@@ -104,7 +104,7 @@ class Worker:
     @contextlib.contextmanager
     def attached(self, arm: Spec) -> Iterator[Handle]:
         """The policy with an arm attached. Each arm is attached and self-checked once per worker: a handle is used again in
-        later shards, with the paths that its self-check settled on, unless an error interrupted it or a fast path failed.
+        later shards, with the paths that its self-check found, unless an error interrupted it or a fast path failed.
         """
         self.agent.execute = arm.most_steps or self.execute
         handle = self._handles.pop(str(arm), None)
@@ -189,15 +189,7 @@ def checked_worker(settings: EvaluationConfig, make: Callable[[EvaluationConfig]
         KeystoneError: if they do not.
     """
     with _as_setup_error(f"environment {settings.env!r} cannot be found"):
-        known, trained_env = find_benchmark(settings.env).tasks(), trained_for(settings.policy)
-    for task in settings.tasks:
-        mismatch = (task in known) != (task in trained_on(settings.policy))
-        if trained_env not in (None, settings.env) and mismatch and not settings.allow_untrained_tasks:
-            raise KeystoneError(
-                f"policy {settings.policy!r} was trained for {trained_env}, not for {settings.env}: --env {trained_env}"
-            )
-        if task not in known:
-            raise KeystoneError(f"{settings.env} has no task {task!r}: {nearest_name(task, known)}")
+        check_tasks(settings.policy, settings.env, settings.tasks, settings.allow_untrained_tasks)
     worker = make(settings)
     for task in settings.tasks:
         if worker.agent.tasks and task not in worker.agent.tasks and not settings.allow_untrained_tasks:

@@ -111,7 +111,7 @@ class Alarm:
         It runs within the round, before the chunk is returned. One that raises is logged and stays.
         """
         if not callable(callback):
-            raise TypeError(f"callback {callback!r}: expected a function that takes a AlarmEvent")
+            raise TypeError(f"callback {callback!r}: expected a function that takes an AlarmEvent")
         entry = (object(), callback)
         with self._lock:
             self._callbacks.append(entry)
@@ -268,6 +268,11 @@ class Alarm:
         handle, self._handle = self._handle, None
         if handle is None:
             return
+        if not self.calibration.weights:
+            self._warn_once(
+                "weights", "the alarm's file holds no fingerprint of weights: whether this policy is the calibrated one cannot "
+                "be checked",
+            )  # fmt: skip
         self.mismatch = "; ".join(mismatches(self.calibration, handle, event))
         if self.mismatch:
             log.warning(

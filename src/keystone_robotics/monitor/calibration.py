@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,6 +19,7 @@ from keystone_robotics.monitor.separation import Estimate, auroc
 VERSION = 1  #: of the file
 #: Failures and successes that a test of a score needs: with fewer, a bootstrap over episodes says nothing about others.
 FEWEST_OUTCOMES = 5
+WIDEST_WINDOW = 10_000  #: rounds; an alarm keeps the score of each
 Direction = Literal["high", "low"]
 Kind = Literal["constant", "band"]
 
@@ -72,8 +74,11 @@ class Calibration:
         _expect(self.kind in get_args(Kind), "kind", self.kind, '"constant" or "band"')
         _expect(bool(self.limit) and all(_is_number(one) for one in self.limit), "limit", self.limit, "finite numbers")
         _expect(len(self.limit) == 1 or self.kind == "band", "limit", self.limit, "one number for a constant")
-        _expect(_is_whole(self.window, 1), "window", self.window, "a whole number, 1 or more")
-        _expect(_is_whole(self.n, 0), "n", self.n, "a whole number, 0 or more")
+        right = _is_whole(self.window, 1) and self.window <= WIDEST_WINDOW
+        _expect(right, "window", self.window, f"a whole number, 1 to {WIDEST_WINDOW}")
+        for name in ("n", "failures"):
+            _expect(_is_whole(getattr(self, name), 0), name, getattr(self, name), "a whole number, 0 or more")
+        _expect(_is_whole(self.seed), "seed", self.seed, "a whole number")
         _expect(
             _is_number(self.false_alarms) and 0 < self.false_alarms < 1, "false_alarms", self.false_alarms, "a rate"
         )
@@ -81,6 +86,9 @@ class Calibration:
         texts = ("policy", "fingerprint", "weights", "env", "spec")
         for name in texts:
             _expect(isinstance(getattr(self, name), str), name, getattr(self, name), "text")
+        _expect(all(isinstance(one, str) for one in self.tasks), "tasks", self.tasks, "names")
+        right = self.auroc is None or (len(self.auroc) == 3 and all(map(_is_number, self.auroc)))
+        _expect(right, "auroc", self.auroc, "a number and its interval, or null")
 
     @property
     def sign(self) -> int:
@@ -157,10 +165,10 @@ def _no_constant(name: str) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def _is_whole(value: Any, least: int) -> bool:
+def _is_whole(value: Any, least: float = -math.inf) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

@@ -118,6 +118,9 @@ def read_run(
             raise KeystoneError(
                 f"{folder} holds no rounds: roll out with `keystone eval --keep-rounds`, which stores the candidates"
             )
+        seed = identity.get("seed", 0)
+        if type(seed) is not int:
+            raise KeystoneError(f"{store.path} is damaged: its seed is {seed!r}, expected a whole number")
         name = _choose_arm(store, stored, folder, arm, prefer)
         own = [one for one in stored if one.arm == name]
         episodes: list[EpisodeScores] = []
@@ -138,7 +141,7 @@ def read_run(
         fingerprint=str(identity.get("policy", "")),
         weights=weights or "",
         env=str(identity.get("env", "")),
-        seed=int(identity.get("seed", 0)),
+        seed=seed,
         execute=int(np.median(execute)) if execute else None,
         episodes=tuple(episodes),
         errors=len(own) - len(episodes),

@@ -39,9 +39,11 @@ def percent(one: Estimate) -> str:
     return f"{100 * one.value:.0f} [{100 * one.low:.0f}, {100 * one.high:.0f}]"
 
 
-def score_rows(directions: Mapping[str, tuple[str, Estimate, Estimate]], too_few: str = "") -> list[list[str]]:
+def score_rows(
+    directions: Mapping[str, tuple[str, Estimate, Estimate]], too_few: str = "", needed: Mapping[str, int] | None = None
+) -> list[list[str]]:
     """One row for each score: alarming direction, AUROC, AUROC over whole episodes, whether it separates, or why the run cannot
-    say.
+    say. Then one for each score that needs more candidates than the run has.
     """
     heading = ["score", "alarming", "AUROC", "AUROC, whole episodes", "tells failures"]
     return [
@@ -50,4 +52,5 @@ def score_rows(directions: Mapping[str, tuple[str, Estimate, Estimate]], too_few
             [name, direction, str(found), str(whole), too_few or ("yes" if found.separates else "no")]
             for name, (direction, found, whole) in directions.items()
         ),
+        *([name, "–", "–", "–", f"–, needs K > {k - 1}"] for name, k in (needed or {}).items()),
     ]

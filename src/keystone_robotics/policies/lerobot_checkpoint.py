@@ -40,7 +40,9 @@ def load_policy(path: str, device: str | None = None, trust_remote_code: bool = 
         try:
             config = PreTrainedConfig.from_pretrained(path, cli_overrides=[f"--device={device}"] if device else [])
         except Exception as error:
-            raise KeystoneError(f"{path} is not a LeRobot checkpoint: {error}") from error
+            # The hub may be out of reach.
+            problem = "is not a LeRobot checkpoint" if folder.exists() else "cannot be read"
+            raise KeystoneError(f"{path} {problem}: {error}") from error
         config.pretrained_path = path
         policy_class = get_policy_class(config.type)
         # Before the weights, which may be large: the processors may be refused.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from keystone_robotics.environments import find_benchmark
+from keystone_robotics.environments import BENCHMARKS, find_benchmark
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.named import is_reference, make_named
 from keystone_robotics.policies.agent import Agent
@@ -34,7 +35,7 @@ def find_policy(name: str) -> Path | None:
     if name in shipped:
         return shipped[name]
     folder = Path(name)
-    if folder.is_dir():
+    if os.path.isdir(name):  # noqa: PTH112 (Path.is_dir raises for what is too long for a file: a reference with options)
         if not (folder / "config.json").is_file():
             raise KeystoneError(
                 f"{name} holds no config.json: expected a folder that `keystone train` or LeRobot wrote"
@@ -58,12 +59,30 @@ def trained_on(name: str) -> tuple[str, ...]:
     return () if record is None else tuple(record["tasks"])
 
 
-def check_names(policy: Any, env: Any) -> None:
-    """Raise a KeystoneError if a policy or an environment is given by a name that nothing has. Imports no torch."""
-    if isinstance(policy, str):
-        find_policy(policy)
-    if isinstance(env, str) and not is_reference(env):
+def check_names(policy: str, env: str = "", tasks: Sequence[str] = (), allow_untrained_tasks: bool = False) -> None:
+    """Raise a KeystoneError if a policy, an environment or a task is given by a name that nothing has. Imports no torch and no
+    simulator: the tasks of other people's environments are not checked.
+
+    >>> check_names("metaworld-mixed", "metaworld", ["push-v4"])
+    Traceback (most recent call last):
+    keystone_robotics.errors.KeystoneError: metaworld has no task 'push-v4': did you mean 'push-v3'? ...
+    """
+    find_policy(policy)
+    if env and not is_reference(env):
         find_benchmark(env)
+    if env in BENCHMARKS:
+        check_tasks(policy, env, tasks or default_tasks(policy, env), allow_untrained_tasks)
+
+
+def check_tasks(policy: str, env: str, tasks: Sequence[str], allow_untrained_tasks: bool = False) -> None:
+    """Raise a KeystoneError if the environment has no such task, or is another than the policy was trained for."""
+    known, trained_env = find_benchmark(env).tasks(), trained_for(policy)
+    for task in tasks:
+        mismatch = (task in known) != (task in trained_on(policy))
+        if trained_env not in (None, env) and mismatch and not allow_untrained_tasks:
+            raise KeystoneError(f"policy {policy!r} was trained for {trained_env}, not for {env}: --env {trained_env}")
+        if task not in known:
+            raise KeystoneError(f"{env} has no task {task!r}: {nearest_name(task, known)}")
 
 
 def default_tasks(policy: Any, env: Any) -> tuple[str, ...]:
@@ -86,8 +105,11 @@ def _record(name: str) -> dict[str, Any] | None:
         return None
     try:
         record: dict[str, Any] = json.loads((folder / RECORD).read_text())
-        return {**record, "tasks": tuple(record["tasks"])}
-    except (ValueError, KeyError, TypeError) as error:
+        tasks = record["tasks"]
+        if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
+            raise TypeError(f"tasks are {tasks!r}, expected a list of names")
+        return {**record, "tasks": tuple(tasks)}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise KeystoneError(f"{folder / RECORD} cannot be read: {error}") from error
 
 

@@ -52,14 +52,12 @@ class AdaptiveCost:
 
 def measure_adaptive(subject: Subject, span: AdaptiveRange, rounds: int) -> AdaptiveCost:
     """Time the three cases in turn, as a rehearsal; a limit of 1 and one of 0 bring the first two about."""
-    engine, numbers = subject.handle.engine, f"{span.least}..{span.most}"
+    numbers = f"{span.least}..{span.most}"
     cases: dict[str, int | str] = {"agree": f"{numbers}:1", "disagree": f"{numbers}:0", "every": int(span.most or 0)}
     times: dict[str, list[float]] = {name: [] for name in cases}
     recorder = PhaseRecorder(subject)
-    before = engine.k, engine.k_range
-    given = engine.k_given
     try:
-        with torch.no_grad(), subject.handle.rehearsal(recorder):
+        with torch.no_grad(), subject.handle.engine.trial(recorder):
             for number in range(WARM_UP + rounds):
                 for name, k in cases.items():
                     subject.handle.k = k
@@ -67,7 +65,5 @@ def measure_adaptive(subject: Subject, span: AdaptiveRange, rounds: int) -> Adap
                     if number >= WARM_UP:
                         times[name].append(taken)
     finally:
-        engine.set_k(*before)
-        engine.k_given = given
         subject.prepare()
     return AdaptiveCost(numbers, **{name: statistics.median(own) for name, own in times.items()})

@@ -17,8 +17,8 @@ from keystone_robotics.attachment import attach, attached, detach
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import atomic_write
 from keystone_robotics.handle import Handle
-from keystone_robotics.option_values import check_k
 from keystone_robotics.profiling.adaptive import measure_adaptive
+from keystone_robotics.profiling.arguments import check_arguments, several
 from keystone_robotics.profiling.fingerprint import describe_device, fingerprint_architecture, steps_of, versions
 from keystone_robotics.profiling.measure import Schedule, Subject, measure
 from keystone_robotics.profiling.memory import meter_for
@@ -31,7 +31,6 @@ from keystone_robotics.sample.noise import preserve_rng
 from keystone_robotics.sample.proxies import original_class
 from keystone_robotics.sample.steps import check_steps
 from keystone_robotics.select.agreement import AdaptiveRange
-from keystone_robotics.select.rules.checks import whole
 from keystone_robotics.spec import Spec
 
 KS = (1, 4, 8, 16, 32)
@@ -86,8 +85,8 @@ def profile(
         call: how to call the policy; default ``policy.select_action(observation)``, else ``policy.infer(observation)``, else
             ``policy(observation)``.
         out: folder for profile.json.
-        profiles: folder in which `keystone.attach(policy, k="auto")` finds the profile, unless it has fewer than five rounds,
-            or fewer than 30 that leave K uncertain; default see `docs/profile.md`.
+        profiles: folder in which `keystone.attach(policy, k="auto")` finds the profile, unless it has fewer than five rounds
+            or leaves K uncertain; default see `docs/profile.md`.
         progress: is called with the numbers of measurements done and planned.
         **options: of `keystone.attach`; not with other clients, which do not know them.
 
@@ -111,7 +110,7 @@ def profile(
             "concurrent: the other clients are processes, which must load the policy themselves: give its name or folder, "
             'keystone.profile("metaworld-mixed", concurrent=2)'
         )
-    numbers = _several(steps)
+    numbers = several(steps)
     if concurrent > 1 and (options or numbers):
         given = ", ".join(sorted([*options, *(["steps"] if numbers else [])]))
         raise KeystoneError(
@@ -167,15 +166,16 @@ def profile(
         adaptive=adaptive,
     )
     if not not_stored(found, rounds):
-        for (
-            one,
-            fingerprint,
-        ) in fingerprints.items():  # for k="auto" with that number of steps, compared with K = 1 there
+        # For k="auto" with each number of steps, compared with K = 1 there.
+        left_open = []
+        for one, fingerprint in fingerprints.items():
             costs = summarize(*measured.at_steps(one))
-            save_profile(
-                dataclasses.replace(found, fingerprint=fingerprint, costs=costs, steps=one or own),
-                profiles_folder(profiles),
-            )
+            alone = dataclasses.replace(found, fingerprint=fingerprint, costs=costs, steps=one or own)
+            if not alone.uncertain():
+                save_profile(alone, profiles_folder(profiles))
+            elif one is not None:
+                left_open.append(one)
+        found = dataclasses.replace(found, left_open=tuple(left_open))
     if out is not None:
         with atomic_write(Path(out) / RESULT) as draft:
             draft.write_text(json.dumps(found.as_dict(), indent=2) + "\n")
@@ -188,8 +188,8 @@ def not_stored(found: Profile, rounds: int) -> str:
         return "the measurement is implausible (see above)"
     if rounds < ENOUGH:
         return f"{rounds} rounds of each K, {ENOUGH} are needed"
-    if rounds < ROUNDS and found.uncertain():
-        return f"K is not certain after {rounds} rounds (see above): give {ROUNDS} or more"
+    if found.uncertain():
+        return f"K is not certain after {rounds} rounds (see above): measure more rounds, or fewer K"
     return ""
 
 
@@ -219,44 +219,3 @@ def _attached(policy: Any, options: dict[str, Any]) -> Any:
         yield handle
     finally:
         detach(policy)
-
-
-def _several(numbers: int | Iterable[int]) -> tuple[int, ...]:
-    return tuple(numbers) if isinstance(numbers, Iterable) else (numbers,)
-
-
-def check_arguments(
-    k: int | str | Iterable[int | str],
-    tolerance: float,
-    budget_ms: float | None,
-    rounds: int,
-    concurrent: int,
-    batch: int | None,
-    steps: int | Iterable[int] = (),
-) -> tuple[tuple[int, ...], list[AdaptiveRange]]:
-    """The numbers of candidates, ascending, beginning with 1, and the ranges, whose ends are among the numbers.
-
-    Raises:
-        ValueError, TypeError: about the first argument that makes no sense.
-    """
-    ks, spans = list[int](), list[AdaptiveRange]()
-    for value in (k,) if isinstance(k, (int, str)) else k:
-        given = check_k("k", int(value) if isinstance(value, str) and value.isdigit() else value)
-        if given == "auto":
-            raise ValueError("k='auto': expected numbers of candidates, or a range such as 4..16")
-        span = AdaptiveRange.parse(given)
-        spans += [] if span is None else [span]
-        ks += [given] if span is None else [span.least, int(span.most or 0)]
-    for value in _several(steps):
-        whole("steps", value)
-    if not any(value > 1 for value in ks):
-        raise ValueError(f"k={list(ks)}: expected numbers of candidates to compare with K = 1, [4, 8, 16] say")
-    if not 0 <= tolerance < float("inf"):
-        raise ValueError(f"tolerance={tolerance!r}: expected a fraction, 0 or more (0.05 is five per cent)")
-    if budget_ms is not None and not 0 < budget_ms < float("inf"):
-        raise ValueError(f"budget_ms={budget_ms!r}: expected milliseconds, more than 0")
-    whole("rounds", rounds)
-    whole("concurrent", concurrent)
-    if batch is not None:
-        whole("batch", batch)
-    return tuple(sorted({1, *ks})), spans

@@ -27,8 +27,6 @@ log = logging.getLogger("keystone")
 KS = (1, 4, 8, 16, 32)
 #: Larger K are not tried after one that takes this many times as long as the tolerance allows.
 TOO_SLOW = 1.5
-#: Rounds that can be replayed while K is not known: other threads may draw some before this listener is called.
-KEEP = 8
 
 
 class AutoK:
@@ -45,7 +43,6 @@ class AutoK:
         self._folder = profiles_folder(profiles)
         self._lock = threading.Lock()
         self._rounds = 0
-        self._keep = handle.engine.keep  # as the user wants it
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AutoK:
         # A copied policy finds its K itself. Its engine may be in the making: nothing of it is read here.
@@ -53,27 +50,20 @@ class AutoK:
         vars(twin).update(vars(self), _handle=copy.deepcopy(self._handle, memo), _lock=threading.Lock())
         return twin
 
-    def subscribe(self) -> None:
-        """From the next round on."""
-        self._handle.engine.keep = max(self._keep, KEEP)
-        self._handle.subscribe(self)
-
     def __call__(self, event: RoundEvent) -> None:
         engine = self._handle.engine
         if not self._lock.acquire(blocking=False):  # another thread is at it
             return
         try:
-            if not engine.k_given:
+            if not engine.settled("k_given"):
                 self._rounds += 1
                 self._find(event)
         except Exception:
-            engine.k_given = True  # there is no second attempt; K stays what it is
+            engine.find_k(engine.settled("k"))  # there is no second attempt; K stays what it is
             raise
         finally:
-            if engine.k_given:
+            if engine.settled("k_given"):
                 engine.listeners.remove(self)
-                engine.keep = self._keep
-                engine.drop_old_rounds()
             self._lock.release()
 
     def _find(self, event: RoundEvent) -> None:
@@ -94,16 +84,19 @@ class AutoK:
             found = self._measure(fingerprint, kept[0], event)
         if found.doubt:  # this run has to go on with what it says; the next one should not
             log.warning("KeyStone: the profile is not stored. %s", found.doubt)
+        elif found.uncertain():
+            unsure = ", ".join(map(str, found.uncertain()))
+            log.info(
+                "KeyStone: the profile is not stored: it leaves K = %s open; `keystone profile` measures longer", unsure
+            )
         else:
             save_profile(found, self._folder)
         self._set(found, f"a profile made after the second round ({time.perf_counter() - begin:.1f} s)")
 
     def _set(self, found: Profile, source: str) -> None:
-        engine, k = self._handle.engine, found.best()
-        with engine.checking:  # or the user could set another K in between, which is final
-            if engine.k_given:
-                return
-            engine.set_k(k)
+        k = found.best()
+        if not self._handle.engine.find_k(k):
+            return
         if k > 1:
             log.info("KeyStone: K=%d, by %s in %s", k, source, self._folder)
             return

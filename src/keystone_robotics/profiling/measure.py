@@ -190,7 +190,7 @@ class PhaseRecorder:
                 "no round was drawn: this call of the policy does not reach the sampler that was attached to"
             )
         encode, denoise, select = (1e3 * seconds for seconds in event.times[:3])
-        if event.path == "own":  # selected only because somebody listens
+        if event.path == "own":  # selected only because there is a listener
             total, select = total - select, 0.0
         return dict(zip(PHASES, (encode, denoise, select, max(0.0, total - encode - denoise - select)), strict=True))
 
@@ -209,14 +209,11 @@ def measure(
         neighbours: the other clients, where the schedule has more than one.
         progress: is told how many measurements are there, and how many there will be.
     """
-    recorder, engine = PhaseRecorder(subject), subject.handle.engine
-    k, k_range, k_given, steps = engine.k, engine.k_range, engine.k_given, engine.steps
+    recorder = PhaseRecorder(subject)
     try:
-        with torch.no_grad(), subject.handle.rehearsal(recorder):
+        with torch.no_grad(), subject.handle.engine.trial(recorder):
             return _measure(recorder, schedule, subject.device, neighbours, progress)
     finally:
-        engine.set_k(k, k_range)
-        engine.k_given, subject.handle.steps = k_given, steps
         subject.prepare()  # what is left of the last chunk was meant for the profile's observation, and must not be executed
         if neighbours is not None:
             neighbours.run(0)

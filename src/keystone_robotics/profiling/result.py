@@ -132,6 +132,7 @@ class Profile:
         path: on which K > 1 were drawn, "plain" or "fast" (see `keystone.Handle.path`). K = 1 is always the policy's own code.
         steps: how many denoising steps the policy takes as it is; None if only its caller knows.
         adaptive: of ranges of K that were asked for, ``4..16``.
+        left_open: numbers of steps with which K is not certain, so that nothing is stored for them though it is for the others.
     """
 
     policy: str
@@ -150,6 +151,7 @@ class Profile:
     path: str = "plain"
     steps: int | None = None
     adaptive: tuple[AdaptiveCost, ...] = ()
+    left_open: tuple[int, ...] = ()
 
     @property
     def doubt(self) -> str:
@@ -255,7 +257,8 @@ class Profile:
         costs = tuple(Cost(**cost) for cost in values["costs"])
         adaptive = tuple(AdaptiveCost(**one) for one in values.get("adaptive", ()))
         known = {name: value for name, value in values.items() if name in fields}
-        return cls(**{**known, "costs": costs, "adaptive": adaptive})
+        left_open = tuple(values.get("left_open", ()))
+        return cls(**{**known, "costs": costs, "adaptive": adaptive, "left_open": left_open})
 
     def __str__(self) -> str:
         from keystone_robotics.profiling.table import lines

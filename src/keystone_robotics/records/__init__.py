@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from keystone_robotics.records.episode import EpisodeKey, EpisodeRecord, RoundRecord
-from keystone_robotics.records.store import FILE, Store
+from keystone_robotics.records.store import FILE, Store, check_run
 
-__all__ = ["FILE", "EpisodeKey", "EpisodeRecord", "RoundRecord", "Store"]
+__all__ = ["FILE", "EpisodeKey", "EpisodeRecord", "RoundRecord", "Store", "check_run"]

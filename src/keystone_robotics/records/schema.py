@@ -78,7 +78,7 @@ def check(database: sqlite3.Connection) -> int:
 
 
 def _check_tables(database: sqlite3.Connection) -> None:
-    """Nothing but plain tables and their indexes: a view, a trigger or a computed column is a program of somebody else."""
+    """Nothing but plain tables and their indexes: a view, a trigger or a computed column is a program from outside."""
     entries = database.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
     for kind, name, statement in entries:
         computed = database.execute("SELECT 1 FROM pragma_table_xinfo(?) WHERE hidden <> 0", (name,)).fetchall()

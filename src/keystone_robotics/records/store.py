@@ -40,8 +40,20 @@ _TYPES: dict[str, Any] = {
     "initial_state": str, "initial_seed": _whole, "noise_seed": str, "consensus": _number, "latency_ms": _number,
     "error": (str, type(None)), "dispersion": _number, "median_distance": _number, "drawn": _number,
 }  # fmt: skip
+#: What a row of the table ``rounds`` holds.
+_ROUND_TYPES: dict[str, Any] = {
+    "round": int, "step": int, "chosen": int, "synthesised": int, "consensus": (int, float), "spread": (int, float),
+    "candidates": bytes, "labels": bytes, "actions": bytes, "dispersion": _number, "median_distance": _number,
+    "space": (str, type(None)), "window": (str, type(None)),
+}  # fmt: skip
 
 _KEY = "arm = ? AND task = ? AND repeat = ? AND episode = ?"
+
+
+def check_run(folder: Path) -> None:
+    """Raise a KeystoneError if a folder is none of a run."""
+    if not (folder / FILE).is_file():
+        raise KeystoneError(f"{folder} holds no {FILE}: expected the folder of a `keystone eval`")
 
 
 class Store:
@@ -114,8 +126,8 @@ class Store:
             )
 
     def _connect(self, path: Path | None = None) -> sqlite3.Connection:
-        """Where the folder cannot be locked, SQLite must not try to lock its file. The file may be somebody else's: its schema
-        is not trusted, without `claim` nothing is written, and no query takes for ever.
+        """Where the folder cannot be locked, SQLite must not try to lock its file. The file may be of unknown origin: its
+        schema is not trusted, without `claim` nothing is written, and no query takes for ever.
         """
         path = path or self.path
         if self._lock is not None and not self._lock.works:
@@ -146,8 +158,7 @@ class Store:
     def database(self) -> sqlite3.Connection:
         """The connection; the file is checked when it is opened."""
         if self._database is None:
-            if not self.path.is_file():
-                raise KeystoneError(f"{self.folder} holds no {FILE}: expected the folder of a `keystone eval`")
+            check_run(self.folder)
             with self._translate_sqlite_errors():
                 database = self._connect()
                 schema.check(database)
@@ -301,8 +312,8 @@ def _episode(row: Mapping[str, Any]) -> EpisodeRecord:
 
 
 def _round(row: Mapping[str, Any]) -> RoundRecord:
-    _check_row(row, {})
-    return RoundRecord(
+    _check_row(row, _ROUND_TYPES)
+    record = RoundRecord(
         number=row["round"],
         step=row["step"],
         candidates=_unpack(row["candidates"]),
@@ -317,6 +328,23 @@ def _round(row: Mapping[str, Any]) -> RoundRecord:
         space=_read_space(row.get("space")),
         window=_read_window(row.get("window")),
     )
+    _check_round(record)
+    return record
+
+
+def _check_round(one: RoundRecord) -> None:
+    """Raise if the arrays of a round do not fit together."""
+    candidates, labels = one.candidates, one.labels
+    if candidates.dtype.kind != "f" or candidates.ndim != 3 or not candidates.size:
+        raise ValueError(f"candidates are {candidates.dtype} of shape {candidates.shape}")
+    if labels.dtype.kind != "i" or labels.shape != candidates.shape[:1]:
+        raise ValueError(f"labels are {labels.dtype} of shape {labels.shape}")
+    if one.actions.dtype.kind not in "fiu" or not one.actions.ndim:
+        raise ValueError(f"actions are {one.actions.dtype} of shape {one.actions.shape}")
+    if not 0 <= one.index < len(candidates):
+        raise ValueError(f"chosen is {one.index} of {len(candidates)}")
+    if not np.isfinite(candidates[labels >= 0]).all():
+        raise ValueError("a candidate that was not dropped is not finite")
 
 
 def _check_row(row: Mapping[str, Any], types: Mapping[str, Any]) -> None:

@@ -45,14 +45,14 @@ def _slug(text: str) -> str:
 
 
 def find_episodes(
-    run: Path, numbers: Sequence[int], task: str | None = None, arm: str | None = None, repeat: int = 0
+    run: Path, numbers: Sequence[int] = (), task: str | None = None, arm: str | None = None, repeat: int = 0
 ) -> list[StoredEpisode]:
     """Stored episodes with kept rounds.
 
     Args:
         run: folder of a ``keystone eval --keep-rounds``.
-        numbers: of the episodes.
-        task: default the only one.
+        numbers: of the episodes; default the first that some arms solve and others do not, else the first.
+        task: default the only one, or that of the default episode.
         arm: default the one with the most candidates.
         repeat: of the episodes.
 
@@ -63,10 +63,13 @@ def find_episodes(
         stored = store.episodes()
         if not stored:
             raise KeystoneError(f"{run} holds no episode yet: wait for the first shard")
-        task = _choose("task", task, sorted({one.task for one in stored}), run)
-        arms = sorted({one.arm for one in stored})
         if arm is not None:
-            _choose("arm", arm, arms, run)
+            _choose("arm", arm, sorted({one.arm for one in stored}), run)
+        if task is not None or numbers:
+            task = _choose("task", task, sorted({one.task for one in stored}), run)
+        if not numbers:
+            task, number = _default_episode([one for one in stored if task in (None, one.task)], repeat)
+            numbers = (number,)
         found = []
         for number in numbers:
             same = [one for one in stored if (one.task, one.repeat, one.episode) == (task, repeat, number)]
@@ -93,6 +96,16 @@ def _choose(what: str, given: str | None, known: Sequence[str], run: Path) -> st
     if given not in known:
         raise KeystoneError(f"{run} has no {what} {given!r}: {nearest_name(given, known)}")
     return given
+
+
+def _default_episode(stored: Sequence[EpisodeRecord], repeat: int) -> tuple[str, int]:
+    """Task and number of the first episode whose outcome depends on the arm, else of the first."""
+    outcomes: dict[tuple[str, int], set[bool]] = {}
+    for one in stored:
+        if one.repeat == repeat:
+            outcomes.setdefault((one.task, one.episode), set()).add(one.success)
+    first = next(iter(outcomes), (stored[0].task, 0))
+    return next((key for key, seen in outcomes.items() if len(seen) > 1), first)
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -24,6 +24,11 @@ NOT_SUCCESS = (
     "solve it in none, and averaging lowers this distance by itself. It shows where to look, not which arm to use."
 )
 WORST = 10  #: frames that are listed
+DRAWN = {"candidates": 32, "steps": 32, "dimensions": 6}  #: at most, of a worst frame: the page stays small
+CANDIDATES_KEY = (
+    "Coloured by cluster, blue is the winning one; thick: the selected chunk; dashed: the demonstrator, over the steps that "
+    "are executed."
+)
 SAMPLES = 2000  #: of the bootstrap over episodes
 
 
@@ -45,7 +50,6 @@ def summarise(frames: Sequence[Frame], dims: Sequence[str], source: dict[str, An
             }
         )
     spread = np.mean([one.spread for one in frames], axis=0)
-    order = sorted(frames, key=lambda one: -one.dispersion)
     return {
         **source,
         "version": __version__,
@@ -54,7 +58,7 @@ def summarise(frames: Sequence[Frame], dims: Sequence[str], source: dict[str, An
         "not_compared": _why_not(int((~known).sum()), len(frames)),
         "note": NOT_SUCCESS,
         "arms": rows,
-        "dimensions": [{"name": name, "spread": float(value)} for name, value in zip(dims, spread, strict=True)],
+        "dimensions": [{"name": name, "spread": _finite(value)} for name, value in zip(dims, spread, strict=True)],
         "episodes": [
             {
                 "episode": int(number),
@@ -73,14 +77,24 @@ def summarise(frames: Sequence[Frame], dims: Sequence[str], source: dict[str, An
                 "consensus": one.consensus,
                 "ways": one.ways,
                 "dimension": dims[int(np.argmax(one.spread))],
-                "distance": next((value for value in [one.distances[arms[-1]]] if np.isfinite(value)), None),
+                "distance": _finite(one.distances[arms[-1]]),
             }
-            for one in order[:WORST]
+            for one in worst_frames(frames)
         ],
         "ways": {
             str(number): sum(one.ways == number for one in frames) for number in sorted({one.ways for one in frames})
         },
     }
+
+
+def worst_frames(frames: Sequence[Frame]) -> list[Frame]:
+    """The frames with the largest dispersion."""
+    return sorted(frames, key=lambda one: -one.dispersion)[:WORST]
+
+
+def _finite(value: float) -> float | None:
+    """What JSON has a number for."""
+    return float(value) if np.isfinite(value) else None
 
 
 def _why_not(count: int, frames: int) -> str | None:
@@ -116,7 +130,9 @@ def arm_rows(found: dict[str, Any]) -> list[list[str]]:
 
 def worst_rows(found: dict[str, Any]) -> list[list[str]]:
     """The table of the frames with the largest disagreement, heading first."""
-    rows = [["episode", "frame", "dispersion", "consensus", "ways", "most in", "distance"]]
+    rows = [
+        ["episode", "frame", "dispersion", "consensus", "ways", "most in", f"distance of {found['arms'][-1]['arm']}"]
+    ]
     return rows + [
         [str(one["episode"]), str(one["frame"]), _number(one["dispersion"]), _number(one["consensus"]), str(one["ways"]),
          one["dimension"], _number(one["distance"])]
@@ -126,7 +142,7 @@ def worst_rows(found: dict[str, Any]) -> list[list[str]]:
 
 def dimension_rows(found: dict[str, Any]) -> list[list[str]]:
     """The table of dimensions, the one with the largest spread first, heading first."""
-    ordered = sorted(found["dimensions"], key=lambda one: -one["spread"])
+    ordered = sorted(found["dimensions"], key=lambda one: -(one["spread"] or 0.0))
     return [["dimension", "spread of the candidates"], *([one["name"], _number(one["spread"])] for one in ordered)]
 
 
@@ -134,12 +150,14 @@ def _number(value: float | None, form: str = ".3f") -> str:
     return "" if value is None else format(value, form)
 
 
-def page(found: dict[str, Any]) -> str:
-    """One self-contained page without any script."""
+def page(found: dict[str, Any], frames: Sequence[Frame]) -> str:
+    """One self-contained page without any script: what `summarise` found in these frames."""
     style = files("keystone_robotics.report.page").joinpath("page.css").read_text("utf-8")
     title = f"{found['checkpoint']} on {found['dataset']}: where the policy disagrees with itself"
     ways = "; ".join(f"{number} way{'s'[: number != '1']}: {count}" for number, count in found["ways"].items())
     strips = "".join(_strip(one) for one in found["episodes"])
+    names = [one["name"] for one in found["dimensions"]]
+    opened = "".join(_candidates(one, names, place == 0) for place, one in enumerate(worst_frames(frames)))
     distance = (
         "How far each arm's chunk is from the demonstrator's, over the executed steps, in standard deviations of the "
         f"demonstrations; {found['compared']} frames, intervals by drawing episodes"
@@ -157,8 +175,11 @@ def page(found: dict[str, Any]) -> str:
 episodes · candidates of {html.escape(found["main"])}</p><h1>{html.escape(title)}</h1></header><main>
 <section><p class="note">{html.escape(NOT_SUCCESS)}</p>
 {_table(distance, arm_rows(found))}</section>
-<section><h2>Where</h2><p>Clusters of the candidates, frames: {html.escape(ways)}.</p>{strips}</section>
-<section><h2>Worst frames</h2>{_table("Frames with the largest dispersion", worst_rows(found))}</section>
+<section><h2>Where</h2><p>Clusters of the candidates, frames: {html.escape(ways)}.</p>
+<div class="panels">{strips}</div></section>
+<section><h2>Worst frames</h2>{_table("Frames with the largest dispersion", worst_rows(found))}
+<p>Each opens: its candidates over the steps of the chunk, one panel for each dimension, the most disagreed first.
+{CANDIDATES_KEY}</p>{opened}</section>
 <section><h2>Which dimensions</h2>
 {_table("Standard deviation of the candidates over that of the demonstrations", dimension_rows(found))}</section>
 </main></body></html>
@@ -180,7 +201,7 @@ def _table(caption: str, rows: Sequence[Sequence[str]]) -> str:
 
 def _strip(one: dict[str, Any]) -> str:
     """Dispersion over the frames of an episode."""
-    width, height, left, top = 640, 84, 46, 20
+    width, height, left, top = 540, 84, 46, 20
     last = max(1, max(frame for frame, _ in one["series"]))
     points = " ".join(
         f"{left + (width - left - 10) * frame / last:.1f},{top + 44 * (1 - value):.1f}"
@@ -193,9 +214,78 @@ def _strip(one: dict[str, Any]) -> str:
         for y in (0, 1)
     )
     return (
-        f'<svg viewBox="0 0 {width} {height}" width="100%" role="img" aria-label="{html.escape(name)}">{ticks}'
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{html.escape(name)}">{ticks}'
         f'<text x="{left}" y="12">{html.escape(name)}</text><polyline class="series" points="{points}"></polyline>'
         f'<text x="{width - 10}" y="{height - 4}" text-anchor="end">frame {last}</text></svg>'
+    )
+
+
+def _candidates(one: Frame, names: Sequence[str], opened: bool) -> str:
+    """The candidates of a frame, one panel for each dimension; at most `DRAWN` of them."""
+    number = f"{one.ways} way{'s' if one.ways > 1 else ''}"
+    title = f"Episode {one.episode}, frame {one.frame}: dispersion {one.dispersion:.2f}, {number}"
+    dims = np.argsort(-one.spread)[: DRAWN["dimensions"]]
+    shown = dict.fromkeys([one.index, *range(len(one.candidates))])
+    some = list(shown)[: DRAWN["candidates"]]
+    left_out = [
+        f"{what} {drawn} of {count}"
+        for what, drawn, count in (
+            ("candidates", len(some), len(shown)),
+            ("dimensions", len(dims), len(names)),
+        )
+        if drawn < count
+    ]
+    notes = [f"Drawn: {', '.join(left_out)}."] * bool(left_out)
+    if one.physical is None:
+        notes.append("In the policy's own units, without the demonstrator: relative actions are not converted.")
+    note = "".join(f'<p class="quiet small">{text}</p>' for text in notes)
+    panels = "".join(_panel(one, some, int(dim), names[dim]) for dim in dims)
+    return (
+        f"<details{' open' * opened}><summary>{html.escape(title)}</summary>{note}"
+        f'<div class="panels">{panels}</div></details>'
+    )
+
+
+def _panel(one: Frame, some: Sequence[int], dim: int, name: str) -> str:
+    width, height, left, bottom, top = 330, 170, 58, 24, 22
+    candidates, selected = (one.candidates, one.chunk) if one.physical is None else (one.physical, one.planned)
+    length = candidates.shape[1]
+    every = -(-length // DRAWN["steps"])
+    lines = [*candidates[some, :, dim], selected[:, dim]]
+    lines += [one.demonstrated[:, dim]] * (one.physical is not None)
+    values = np.concatenate(lines)
+    low, high = (
+        np.min(values[np.isfinite(values)], initial=np.inf),
+        np.max(values[np.isfinite(values)], initial=-np.inf),
+    )
+    if not low < high:
+        low, high = (low - 1, low + 1) if np.isfinite(low) else (0.0, 1.0)
+
+    def line(series: NDArray[Any], attributes: str) -> str:
+        steps = sorted({*range(0, len(series), every), len(series) - 1})
+        places = " ".join(
+            f"{left + (width - left - 12) * step / max(length - 1, 1):.0f},"
+            f"{top + (height - top - bottom) * (high - series[step]) / (high - low):.1f}"
+            for step in steps
+            if np.isfinite(series[step])
+        )
+        return f'<polyline {attributes} points="{places}"></polyline>'
+
+    clusters = (one.labels[number] % 6 if one.labels[number] >= 0 else 5 for number in some)
+    looks = [f'class="path c{cluster}" opacity="0.55"' for cluster in clusters]
+    looks += ['class="path ink"', 'class="ink" fill="none" stroke-width="2" stroke-dasharray="5 4"'][
+        : len(lines) - len(some)
+    ]
+    drawn = "".join(map(line, lines, looks))
+    ticks = "".join(
+        f'<text x="{left - 6}" y="{y}" text-anchor="end">{value:.3g}</text>'
+        for value, y in ((high, top + 4), (low, height - bottom + 4))
+    )
+    label = f"{name}: {len(some)} candidates over {length} steps"
+    return (
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{html.escape(label)}">'
+        f'<text x="{left}" y="12">{html.escape(name)}</text>{ticks}{drawn}'
+        f'<text x="{width - 12}" y="{height - 6}" text-anchor="end">step {length - 1}</text></svg>'
     )
 
 

@@ -35,7 +35,7 @@ ONE_IN = (2, 3, 4)
 
 
 @dataclass(frozen=True)
-class Batch:
+class RaceBatch:
     """What runs next.
 
     Attributes:
@@ -106,7 +106,7 @@ class Race:
         self.arms = [ArmState(group) for group in groups]
         self.tasks, self.budget, self.alpha = tasks, budget, alpha
         self.blocks = self.used = 0
-        self._batch: Batch | None = None
+        self._batch: RaceBatch | None = None
         self._stage: _Stage | None = None
 
     def running(self) -> list[int]:
@@ -118,7 +118,7 @@ class Race:
         """The arm with the most successes among those of a group that are left."""
         return max(self._left(group), key=lambda arm: (self.arms[arm].successes, -arm))
 
-    def next_batch(self) -> Batch | None:
+    def next_batch(self) -> RaceBatch | None:
         """What runs next; None if the race is over. Call `add` with its outcomes before asking again."""
         while self.running():
             cost = len(self.running()) * self.tasks
@@ -128,7 +128,7 @@ class Race:
                 self._stage = self._begin_stage(cost)
             if cost <= self._stage.end - self.used:
                 count = min((self._stage.end - self.used) // cost, max(LOOKS[0], min(LOOKS[1], self.blocks // 3)))
-                self._batch = Batch(tuple(self.running()), self.blocks, count)
+                self._batch = RaceBatch(tuple(self.running()), self.blocks, count)
                 return self._batch
             if self._stage.is_last:
                 return None

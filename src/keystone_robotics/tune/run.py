@@ -62,7 +62,8 @@ def tune(config: TuneConfig, folder: Path, executor: Executor | None = None, con
         arms = all_arms(config, executor, workers)
         fingerprint = checkpoint_fingerprint(settings.policy)  # of a policy of the hub it is known once it was loaded
         check_folder(folder, config, fingerprint)
-        config.check_budget(arms[:2])  # before latencies are measured, which decide how many arms there are
+        if config.budget < config.least_budget(arms[:2]):  # too small whichever arms the latency leaves
+            config.check_budget(arms)
         latencies = find_latencies(folder, executor, workers, arms, console)
         eligible = find_eligible_arms(config, arms, latencies, functools.partial(_say, console))
         config.check_budget(eligible)
@@ -92,7 +93,7 @@ def tune(config: TuneConfig, folder: Path, executor: Executor | None = None, con
     open_questions = finalists(race, eligible, raced)
     if len(verdict.comparisons) > 2:  # K candidates against the best free change
         last = verdict.comparisons[-1]
-        if not (last.improvement or last.regression):
+        if last.outcome == "no clear difference":
             open_questions.append(f"the confirmation could not tell {last.b} from {last.a}: {more_episodes(last)}")
     tuned = Tuned(
         settings=config.as_dict(),

@@ -61,8 +61,8 @@ class Verdict:
 def decide(confirmed: ConfirmedArms, outcomes: Sequence[Outcomes]) -> Verdict:
     """Compare the confirmed arms with the policy as it is, and with each other.
 
-    An arm is recommended over the policy as it is if it is "better" (`Comparison.outcome`; "barely better" is not enough), and
-    K candidates over a free change that helps only if they are better than it.
+    An arm is recommended over the policy as it is if it is "better" (`Comparison.outcome`), and K candidates over a free change
+    that helps only if they are better than it.
 
     Args:
         confirmed: arms of the race.
@@ -114,16 +114,18 @@ def _no_gain(
             f"the policy as it is exceeds the latency limit; within it use {within}. To the policy as it is: {tried}"
         )
         return Verdict(within, headline, (), comparisons)
-    barely = [str(arm) for arm, one in to_own.items() if one.outcome == "barely better"]
+    above = [str(arm) for arm, one in to_own.items() if one.overall.interval[0] > 0]
     shows = 100 * max(one.overall.detectable for one in to_own.values())
     larger = f"keep the policy as it is, or give a larger budget (this one shows {shows:.0f} points or more)"
-    if barely:
-        headline = f"{' and '.join(barely)} {'is' if len(barely) == 1 else 'are'} barely better: {larger}. {tried}"
+    if above:
+        doubt = f"the interval of {' and '.join(above)} excludes zero, the corrected test does not"
+        headline = f"no gain is shown, {doubt}: {larger}. {tried}"
     elif all(one.overall.interval[1] < SMALL for one in to_own.values()):
         headline = f"nothing helps here: keep the policy as it is. {tried}"
     else:
         headline = f"no gain is shown: {larger}. {tried}"
-    quick = {arm: one for arm, one in to_own.items() if confirmed.step_ratio[str(arm)] <= FASTER and not one.regression}
+    not_below = {arm: one for arm, one in to_own.items() if one.overall.interval[1] >= 0}
+    quick = {arm: one for arm, one in not_below.items() if confirmed.step_ratio[str(arm)] <= FASTER}
     as_good = [arm for arm, one in quick.items() if one.overall.interval[0] > -SMALL]
     faster = min(as_good, key=lambda arm: confirmed.step_ratio[str(arm)], default=None)
     if faster is not None:

@@ -36,7 +36,8 @@ LIVE_SECONDS = 0.1  #: until rounds are sent to a viewer
 #: Recordings that are open at a time; the one without a round for the longest time is closed, and its further rounds are not
 #: shown. Further rows of a batch are not shown either.
 OPEN_EPISODES = 32
-CLOSING_SECONDS = 10.0  #: waited for the last rounds to be sent
+CLOSING_SECONDS = 10.0  #: waited for the last rounds to be sent to a viewer
+FILE_CLOSING_SECONDS = 60.0  #: and to be written to a file, without which it cannot be read
 
 SPAWN = "spawn"
 
@@ -48,7 +49,7 @@ class HasAlarm(Protocol):
 
 
 @dataclass(frozen=True)
-class _Row:
+class _RowToDraw:
     """One row of a round, copied: the policy goes on while the thread draws it."""
 
     episode: Hashable
@@ -65,7 +66,7 @@ class _Row:
 
 
 @dataclass
-class _Episode:
+class _OpenRecording:
     recording: Recording
     lanes: Lanes
     begun: float
@@ -107,14 +108,14 @@ class RerunLog:
         self._begun = 0
         if self._to_file:
             _check_writable(Path(self.target))
-        self._queue: queue.Queue[list[_Row] | None] = queue.Queue(WAITING)
+        self._queue: queue.Queue[list[_RowToDraw] | None] = queue.Queue(WAITING)
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._ended = False
         self._rows_left_out = False
         self._closed_early: set[Hashable] = set()  # to make room: a second file for each of their rounds has no end
         self._rounds_left_out = False
-        self._episodes: OrderedDict[Hashable, _Episode] = OrderedDict()
+        self._episodes: OrderedDict[Hashable, _OpenRecording] = OrderedDict()
         atexit.register(_close_reference, weakref.ref(self))
 
     def __repr__(self) -> str:
@@ -148,24 +149,26 @@ class RerunLog:
             self._start()
 
     def close(self) -> None:
-        """Send what was handed over, and end. Waits for at most 10 s."""
+        """Send what was handed over, and end. Waits for at most 10 s, or 60 s for a file."""
         if self._ended and self._thread is None:
             return
         self._ended = True
-        thread = self._thread
+        thread, self._thread = self._thread, None
+        seconds = FILE_CLOSING_SECONDS if self._to_file else CLOSING_SECONDS
         if thread is not None and thread.is_alive():
             try:
-                self._queue.put(None, timeout=CLOSING_SECONDS / 2)
+                self._queue.put(None, timeout=seconds / 2)
+                thread.join(seconds)
             except queue.Full:
-                return  # the thread hangs in a connection; it ends with the process
-            thread.join(CLOSING_SECONDS)
-        self._thread = None
+                pass
+            if thread.is_alive():  # it hangs in a connection or on a disk, and ends with the process
+                log.warning("KeyStone: %s did not take the last rounds within %g s", self.target, seconds)
         if self.dropped:
             log.warning("KeyStone: Rerun could not keep up with %d rounds, which are not shown", self.dropped)
 
     # ---- in the round
 
-    def _rows(self, event: RoundEvent) -> list[_Row]:
+    def _rows(self, event: RoundEvent) -> list[_RowToDraw]:
         selection, window, now = event.selection, event.window, time.monotonic()
         batch, k, steps, dims = event.candidates.shape
         real = dims if window is None or window.dims is None else min(window.dims, dims)
@@ -180,7 +183,7 @@ class RerunLog:
         horizons = np.full(batch, most) if selection.agreed_steps is None else np.minimum(most, selection.agreed_steps)
         alarms = None if self.alarm is None else [_score_and_limit(one) for one in self.alarm.row_fields(event)]
         return [
-            _Row(
+            _RowToDraw(
                 event.episodes[row] if row < len(event.episodes) else row,
                 now,
                 candidates[row],
@@ -225,7 +228,7 @@ class RerunLog:
             self._episodes.clear()
             log.error("KeyStone: the log to Rerun ends, rounds go on: %s: %s", type(error).__name__, error)
 
-    def _add(self, row: _Row) -> None:
+    def _add(self, row: _RowToDraw) -> None:
         one = self._episodes.get(row.episode)
         if one is None and row.episode in self._closed_early:
             if not self._rounds_left_out:
@@ -256,7 +259,7 @@ class RerunLog:
         if len(one.recording) >= BUFFERED:
             self._flush(one)
 
-    def _begin(self, row: _Row) -> _Episode:
+    def _begin(self, row: _RowToDraw) -> _OpenRecording:
         number, self._begun = self._begun, self._begun + 1
 
         def open_sink(stream: Any, shown: Any) -> None:
@@ -278,7 +281,7 @@ class RerunLog:
             about(len(row.candidates), self.path is None),
             lanes if self.path is None else None,
         )
-        return _Episode(recording, lanes, row.at)
+        return _OpenRecording(recording, lanes, row.at)
 
     def _close_ended(self, episode: Hashable) -> None:
         """Rows that nobody named are over when the policy was reset."""
@@ -300,7 +303,7 @@ class RerunLog:
             if one.waiting_since is not None and now - one.waiting_since >= limit:
                 self._flush(one)
 
-    def _flush(self, one: _Episode) -> None:
+    def _flush(self, one: _OpenRecording) -> None:
         one.recording.flush()
         one.waiting_since = None
 

@@ -19,8 +19,9 @@ except KeystoneError as error:
     raise SystemExit(f"KeyStone: {error}") from None
 
 try:
-    from lerobot_policy_keystone import flag
+    from lerobot_policy_keystone import flag, noise
 
+    noise.install()
     problem = flag.install()
 except Exception as error:
     problem = f"{type(error).__name__}: {error}"

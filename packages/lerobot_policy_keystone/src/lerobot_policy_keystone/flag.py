@@ -115,7 +115,7 @@ def _attach_if_wanted(policy: Any, config: PreTrainedConfig) -> None:
     options = getattr(config, FIELD, None) or KeystoneOptions()
     given = options.given()
     if not given and (reason := refusal(policy)):
-        # Environment variables are for the whole process, and may be somebody else's: only a flag names this policy.
+        # Environment variables are for the whole process, and may be meant for another program: only a flag names this policy.
         if any(os.environ.get(variable_of(name), "").strip() for name in all_options()):
             log.warning("KEYSTONE_… in the environment does not apply to this %s: %s", type(policy).__name__, reason)
         return

@@ -74,7 +74,7 @@ class RayCluster(Executor):
                         yield ray.get(done)
                     except ray.exceptions.RayTaskError as error:
                         raise _unwrap(error) from None
-                    except _deaths(ray):
+                    except deaths(ray):
                         reason = f"its Ray worker died {TRIES} times"
                         episodes = failed_episodes(settings, shard, shard.episodes, reason)
                         yield ShardResult(shard, episodes, 0.0)
@@ -89,7 +89,7 @@ class RayCluster(Executor):
                 value: T = ray.get(on_cluster(_call).remote(settings, function, self.episode_timeout))
             except ray.exceptions.RayTaskError as error:
                 raise _unwrap(error) from None
-            except _deaths(ray) as error:
+            except deaths(ray) as error:
                 raise WorkerFailed(f"its Ray worker died {TRIES} times") from error
             return value
 
@@ -102,36 +102,54 @@ class RayCluster(Executor):
         on_cluster = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)
         return ray, on_cluster, max(1, int(found.get("CPU", 1)))
 
-    def _probe(self) -> None:
-        """Open a connection to the address, if it is one: Ray itself retries for minutes."""
-        host, colon, port = self.address.rpartition("://")[2].rpartition(":")
-        if colon and port.isdigit():
-            socket.create_connection((host, int(port)), timeout=10.0).close()
-
     def _connect(self) -> Any:
         """Ray, connected until `close`."""
-        try:
-            import ray
-        except ImportError:
-            raise KeystoneError('--ray needs Ray: pip install "keystone-robotics[ray]"') from None
-        if ray.is_initialized():
-            return ray
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it warns otherwise
-        options: dict[str, Any] = {
-            "address": self.address,
-            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
-            "log_to_driver": False,
-            "logging_level": "error",
-        }
-        if self.address == "local":
-            options |= {"num_cpus": self.workers or os.cpu_count(), "include_dashboard": False}
-        try:
-            self._probe()
-            ray.init(**options)
-        except Exception as error:  # a node that starts too slowly is a bare Exception of Ray's
-            raise KeystoneError(f"no Ray cluster at {self.address!r}: {error}") from error
-        self._connection.callback(ray.shutdown)
-        return ray
+        return self._connection.enter_context(connected_ray(self.address, self.workers))
+
+
+@contextlib.contextmanager
+def connected_ray(address: str, cpus: int | None = None) -> Iterator[Any]:
+    """Ray, connected for the time of the block; a process that is connected already stays so.
+
+    Args:
+        address: "local" starts a cluster on this machine, "auto" finds the running one, or an address.
+        cpus: of a new cluster; None for this machine's.
+
+    Raises:
+        KeystoneError: if there is no Ray, or no cluster.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise KeystoneError('--ray needs Ray: pip install "keystone-robotics[ray]"') from None
+    if ray.is_initialized():
+        yield ray
+        return
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it warns otherwise
+    options: dict[str, Any] = {
+        "address": address,
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
+        "log_to_driver": False,
+        "logging_level": "error",
+    }
+    if address == "local":
+        options |= {"num_cpus": cpus or os.cpu_count(), "include_dashboard": False}
+    try:
+        _probe(address)
+        ray.init(**options)
+    except Exception as error:  # a node that starts too slowly is a bare Exception of Ray's
+        raise KeystoneError(f"no Ray cluster at {address!r}: {error}") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _probe(address: str) -> None:
+    """Open a connection to the address, if it is one: Ray itself retries for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10.0).close()
 
 
 _supervisor: LocalProcesses | None = None
@@ -169,7 +187,7 @@ def _check_start(ray: Any, begin: Any, settings: EvaluationConfig) -> None:
         ray.get(begin.remote(settings))
     except ray.exceptions.RayTaskError as error:
         raise _unwrap(error) from None
-    except _deaths(ray) as error:
+    except deaths(ray) as error:
         raise KeystoneError(
             f"a Ray worker died {TRIES} times while starting; nothing was rolled out. It may be out of memory: see Ray's logs"
         ) from error
@@ -181,6 +199,7 @@ def _unwrap(error: Any) -> Exception:
     return found
 
 
-def _deaths(ray: Any) -> tuple[type[Exception], ...]:
+def deaths(ray: Any) -> tuple[type[Exception], ...]:
+    """What Ray raises when a worker, an actor or a machine is gone."""
     kinds = ray.exceptions
     return kinds.WorkerCrashedError, kinds.RayActorError, kinds.NodeDiedError, kinds.OutOfMemoryError

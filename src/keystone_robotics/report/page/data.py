@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -16,12 +17,14 @@ from keystone_robotics import __version__
 from keystone_robotics.compare.comparison import Comparison, Contrast, Rate, compare_all, rate_of
 from keystone_robotics.compare.outcomes import Mode, Outcomes
 from keystone_robotics.compare.pairing import compared
+from keystone_robotics.compare.read_run import measured_latencies
 from keystone_robotics.monitor.calibration import Calibration
 from keystone_robotics.records import EpisodeKey, RoundRecord, Store
 from keystone_robotics.report.alarms import alarm_series
 from keystone_robotics.report.page.read import Runs
 from keystone_robotics.report.page.rounds import LEVELS, pack_rounds
 
+Series = list[tuple[float, float]]  #: averaged score and limit of an alarm in every round
 BUDGET = 11_000_000  #: characters of packed rounds; with everything else a page stays below 15 MB
 ERROR = 2000  #: characters kept of an error, the last ones
 
@@ -80,7 +83,9 @@ def page_data(
     flipped = [place for pair in in_turn if pair for place in pair]
     order, keys = _order(list(places.values()), flipped), list(_keys(runs))
     rounds, left_out = _rounds(keys, order, budget, alarm)
-    filmed, not_filmed = _films(keys, [place for place in order if place in rounds], films)
+    # The page lists an episode that changed by its place in the arm that is compared: that one is filmed before its partner.
+    listed = [place for place in flipped if place >= len(arms[0].episodes)]
+    filmed, not_filmed = _films(keys, [place for place in dict.fromkeys([*listed, *order]) if place in rounds], films)
     notes = dict.fromkeys(
         [*(note for arm in arms for note in arm.notes), *(note for one in comparisons for note in one.notes)]
     )
@@ -104,7 +109,6 @@ def page_data(
         "episodes": _episodes(arms, tasks),
         "rounds": rounds,
         "films": filmed,
-        "levels": LEVELS,
         "alarm": None if alarm is None else f"{alarm.score}, {alarm.direction} is alarming",
         "left_out": left_out,
         "stored": {"episodes": len(rounds) + len(left_out), "shown": len(rounds)},
@@ -123,8 +127,7 @@ def headline(arms: Sequence[Outcomes], comparisons: Sequence[Comparison]) -> str
         found = [one for one in comparisons if getattr(one, name)]
         which = ", ".join(one.b for one in found) if len(found) < 3 else f"{len(found)} of {len(comparisons)} arms"
         if found:
-            barely = "barely " if all(one.outcome == f"barely {word}" for one in found) else ""
-            parts.append(f"{which} {'is' if len(found) == 1 else 'are'} {barely}{word} than {first}")
+            parts.append(f"{which} {'is' if len(found) == 1 else 'are'} {word} than {first}")
     if parts:
         return "; ".join(parts)
     if len(comparisons) == 1:
@@ -141,7 +144,7 @@ def _rate(rate: Rate) -> dict[str, Any]:
 
 
 def _arm(arm: Outcomes, tasks: Sequence[str]) -> dict[str, Any]:
-    latencies = [one.latency_ms for one in arm.episodes if one.latency_ms is not None]
+    latencies = measured_latencies(arm.episodes)
     low, high = np.percentile(latencies, [10, 90]) if latencies else (None, None)
     by_task = {task: tuple(one for one in arm.episodes if one.task == task) for task in tasks}
     return {
@@ -168,7 +171,6 @@ def _comparison(
         "arm": number,
         "verdict": f"{one.b} {rest}" if (rest := one.verdict.removeprefix("B ")) != one.verdict else f"{one.b}: {rest}",
         "outcome": "better" if one.improvement else "worse" if one.regression else "unclear",
-        "barely": one.outcome.startswith("barely"),
         "pairing": one.pairing.reason,
         "paired": one.pairing.paired,
         "advice": one.sequential.advice,
@@ -235,36 +237,58 @@ def _films(
 def _rounds(
     keys: Sequence[tuple[str | None, EpisodeKey]], order: Sequence[int], budget: int, alarm: Calibration | None
 ) -> tuple[dict[int, Any], list[int]]:
-    """Packed rounds by place of the episode until the budget is used, and the places of those that did not fit."""
-    found: dict[int, Any] = {}
-    left_out: list[int] = []
-    used = 0
+    """Packed rounds by place of the episode, and the places of those that do not fit into the budget.
+
+    They are as fine as the budget allows for all episodes; with the coarsest, the last are left out.
+    """
     with ExitStack() as stack:
         stores: dict[str, Store] = {}
+        stored: list[tuple[int, Store, EpisodeKey]] = []
         for place in order:
             source, key = keys[place]
             if source is None:
                 continue
             if source not in stores:
                 stores[source] = stack.enter_context(Store(Path(source)))
-            if used > budget:
-                left_out += [place] if stores[source].has_rounds(key) else []
-                continue
-            packed = _packed(stores[source].rounds(key), alarm)
-            if packed is None:
-                continue
-            used += len(packed["data"]) + 12 * len(packed["step"]) + 2 * sum(map(len, packed["labels"]))
-            if used <= budget:
-                found[place] = packed
-            else:
-                left_out.append(place)
-    return found, left_out
+            if stores[source].has_rounds(key):
+                stored.append((place, stores[source], key))
+        scores: dict[int, Series] = {}
+        for levels in LEVELS:
+            found, complete = _fit(stored, levels, budget, alarm, scores)
+            if complete:
+                return found, []
+    shown = list(found)
+    rest = [place for place, _, _ in stored]
+    return found, rest[rest.index(shown[-1]) + 1 :] if shown else rest
 
 
-def _packed(rounds: Sequence[RoundRecord], alarm: Calibration | None) -> dict[str, Any] | None:
-    """Rounds with the alarm's score, except of one candidate, which cannot disagree."""
-    scored = alarm is not None and bool(rounds) and len(rounds[0].candidates) > 1
-    return pack_rounds(rounds, alarm_series(alarm, rounds) if alarm is not None and scored else ())
+def _fit(
+    stored: Sequence[tuple[int, Store, EpisodeKey]],
+    levels: int,
+    budget: int,
+    alarm: Calibration | None,
+    scores: dict[int, Series],
+) -> tuple[dict[int, Any], bool]:
+    """Packed rounds until the budget is used up, and whether it suffices; ``scores`` keeps the alarm's for the next time."""
+    found: dict[int, Any] = {}
+    used = 0
+    for place, store, key in stored:
+        rounds = store.rounds(key)
+        if place not in scores:
+            scores[place] = _scores(alarm, rounds)
+        packed = pack_rounds(rounds, scores[place], levels)
+        if packed is None:
+            continue
+        used += len(json.dumps(packed, separators=(",", ":")))
+        if used > budget:
+            return found, False
+        found[place] = packed
+    return found, True
+
+
+def _scores(alarm: Calibration | None, rounds: Sequence[RoundRecord]) -> Series:
+    """The alarm's, except of one candidate, which cannot disagree."""
+    return alarm_series(alarm, rounds) if alarm is not None and rounds and len(rounds[0].candidates) > 1 else []
 
 
 def _keys(runs: Runs) -> Iterator[tuple[str | None, EpisodeKey]]:

@@ -138,7 +138,7 @@
       { title: "worse · better", optional: true, cell: (arm) => { const one = difference(arm);
         return one ? intervalBar(one.difference, one.interval, -reach, reach, one.outcome, 0) : ""; } },
       { title: "verdict", text: true, cell: (arm) => { const one = difference(arm);
-        return one ? pill(one.outcome, one.barely ? `barely ${one.outcome}` : one.outcome) : ""; } });
+        return one ? pill(one.outcome, one.outcome) : ""; } });
     if (timed) columns.push(
       { title: "time", optional: true, value: (arm) => arm.time ? arm.time.ms : null, cell: (arm) => arm.time ? h("span", {},
         duration(arm.time.ms), h("span", { class: "under" }, first.time && first.time.what === arm.time.what && arm !== first
@@ -376,12 +376,13 @@
     const planes = new Uint8Array(await new Response(stream).arrayBuffer()); // low bytes, then high bytes
     const [R, K, T, D] = packed.shape;
     const values = new Float32Array(R * K * T * D);
-    const step = packed.low.map((low, d) => (packed.high[d] - low) / data.levels);
+    const step = packed.low.map((low, d) => (packed.high[d] - low) / packed.levels);
     for (let chunk = 0; chunk < R * K; chunk++) for (let d = 0; d < D; d++) {
       let level = 0;
       for (let t = 0; t < T; t++) {
         const place = (chunk * T + t) * D + d;
-        level += ((planes[place] | (planes[values.length + place] << 8)) << 16) >> 16; // signed
+        const folded = planes[place] | (planes[values.length + place] << 8);
+        level += folded & 1 ? -(folded + 1) / 2 : folded / 2;
         values[place] = packed.low[d] + level * step[d];
       }
     }

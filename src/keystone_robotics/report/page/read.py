@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -97,17 +97,26 @@ def _tuning(path: Path) -> Tuning:
 
 
 def _unique_names(arms: Sequence[Outcomes]) -> list[str]:
-    """Names of arms; those of the same name in several runs get the run's in front, then a number.
+    """Names of arms; those of the same name get as much of their run's path in front as tells them apart, or a number.
 
-    >>> one, other = (Outcomes("first", source, "keystone", ()) for source in ("runs/old", "runs/new"))
-    >>> _unique_names([one, other]), _unique_names([one, one])
-    (['old: first', 'new: first'], ['old: first', 'old: first (2)'])
+    >>> old, new = (Outcomes("first", source, "keystone", ()) for source in ("old/run", "new/run"))
+    >>> _unique_names([old, new]), _unique_names([old, old])
+    (['old/run: first', 'new/run: first'], ['run: first', 'run: first (2)'])
     """
     often = Counter(one.name for one in arms)
-    names = [one.name if often[one.name] == 1 else f"{Path(one.source).name}: {one.name}" for one in arms]
+    paths = {one.source: Path(one.source).parts for one in arms if often[one.name] > 1}
+    depth = next(n for n in range(1, 1 + max(map(len, paths.values()), default=1)) if _tell_apart(paths.values(), n))
+    names = [
+        one.name if often[one.name] == 1 else f"{'/'.join(paths[one.source][-depth:])}: {one.name}" for one in arms
+    ]
     seen: Counter[str] = Counter()
     for place, name in enumerate(names):
         seen[name] += 1
         if seen[name] > 1:
             names[place] = f"{name} ({seen[name]})"
     return names
+
+
+def _tell_apart(paths: Collection[tuple[str, ...]], depth: int) -> bool:
+    """Whether the last parts of these paths differ; as many as the longest has always do, as far as they can."""
+    return len({parts[-depth:] for parts in paths}) == len(paths) or depth >= max(map(len, paths))

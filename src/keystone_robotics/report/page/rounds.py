@@ -12,21 +12,26 @@ import numpy as np
 
 from keystone_robotics.records import RoundRecord
 
-LEVELS = 1023  #: values of a dimension are rounded to this many steps of its range: half a pixel of the picture
+#: Values of a dimension are rounded to this many steps of its range: half a pixel of the picture, and coarser for pages that
+#: would not hold all episodes otherwise.
+LEVELS = (1023, 255, 127)
 VALUES = 200_000  #: numbers of candidates kept of one episode; longer ones keep every n-th round
 
 
-def pack_rounds(rounds: Sequence[RoundRecord], alarm: Sequence[tuple[float, float]] = ()) -> dict[str, Any] | None:
+def pack_rounds(
+    rounds: Sequence[RoundRecord], alarm: Sequence[tuple[float, float]] = (), levels: int = LEVELS[0]
+) -> dict[str, Any] | None:
     """Rounds for JSON: statistics of all of them, candidates of as many as `VALUES` allows.
 
-    Candidates are (R, K, T, D) levels 0 to `LEVELS` of each dimension's range in the episode, as differences along T. Of
-    these int16 the low bytes, then the high bytes, are deflated and in base64: 9 to 13 bits a number in all. What is not
+    Candidates are (R, K, T, D) levels of each dimension's range in the episode, as differences along T: 0, -1, 1, -2 … are
+    stored as 0, 1, 2, 3 …. Of these uint16 the low bytes, then the high bytes, are deflated and in base64. What is not
     finite is level 0; its candidate has the label -1. K is that of the round with the most (adaptive K); what the others
     lack is level 0 and has no label, so that it is not shown.
 
     Args:
         rounds: all of an episode.
         alarm: averaged score and limit of an alarm in every round, if there is one.
+        levels: to which values are rounded.
 
     Returns:
         None if there are no rounds with candidates.
@@ -51,11 +56,13 @@ def pack_rounds(rounds: Sequence[RoundRecord], alarm: Sequence[tuple[float, floa
     high = np.where(finite, values, -np.inf).max((0, 1, 2))
     low, high = (np.where(np.isfinite(bound), bound, 0.0) for bound in (low, high))
     width = np.where(high > low, high - low, 1.0)
-    levels = np.rint((np.where(finite, values, low) - low) / width * LEVELS).astype(np.int16)
-    levels[:, :, 1:] -= levels[:, :, :-1].copy()
-    planes = levels.astype("<i2").view(np.uint8).reshape(-1, 2).T
+    steps = np.rint((np.where(finite, values, low) - low) / width * levels).astype(np.int32)
+    steps[:, :, 1:] -= steps[:, :, :-1].copy()
+    folded = np.where(steps < 0, -2 * steps - 1, 2 * steps)
+    planes = folded.astype("<u2").view(np.uint8).reshape(-1, 2).T
     return {
         "shape": list(values.shape),
+        "levels": levels,
         "low": [float(f"{bound:.6g}") for bound in low],
         "high": [float(f"{bound:.6g}") for bound in high],
         "data": base64.b64encode(zlib.compress(planes.tobytes(), 6)).decode(),

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
 from collections.abc import Mapping
 from importlib.resources import files
@@ -14,6 +15,9 @@ from typing import Any
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import write_file
+
+#: In JSON: an escaped character, or the code of a control or of a mark that turns the reading direction.
+UNPRINTABLE = re.compile(r"\\(?:u(00[01][0-9a-f]|061c|200[ef]|202[a-e]|206[6-9])|.)")
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -35,11 +39,25 @@ def render(data: Mapping[str, Any]) -> str:
 def as_json(data: Any) -> str:
     r"""JSON that is safe inside a script element of HTML, whatever its strings hold.
 
-    >>> as_json(["</script><!--"])
-    '["\\u003c/script\\u003e\\u003c!--"]'
+    Characters that turn the reading direction or do not print are shown as escapes, line breaks apart; numbers that are not
+    finite become null.
+
+    >>> as_json(["</script><!--", float("inf")])
+    '["\\u003c/script\\u003e\\u003c!--",null]'
+    >>> print(json.loads(as_json("push \u202egnp.live \\u202e")))
+    push \u202egnp.live \u202e
     """
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_finite(data), separators=(",", ":"), allow_nan=False)
+    text = UNPRINTABLE.sub(lambda found: rf"\\u{found[1]}" if found[1] else found[0], text)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def content_hash(text: str) -> str:
