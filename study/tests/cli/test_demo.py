@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from PIL import Image
 import keystone_robotics as keystone
 from keystone_robotics.cli import main
 from keystone_robotics.environments import find_benchmark
+from keystone_robotics.evaluate.branch import Brancher, Branches
 from keystone_study.report.film import BANNER
 
 COMMAND = Path(sys.executable).with_name("keystone")
@@ -46,12 +48,22 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]
     """Two calls of the command, the first where MuJoCo cannot render, and the folder: printed texts and pages."""
     folder = tmp_path_factory.mktemp("demo") / "new" / "folder"
     printed, pages = [], []
+    branched: dict[tuple[int, int, int], Branches] = {}
+    branch = Brancher.branch
+
+    def branch_once(brancher: Brancher, repeat: int, episode: int, rounds: Any, number: int) -> Branches:
+        """The same in both calls, and 16 episodes of 500 steps."""
+        if (repeat, episode, number) not in branched:
+            branched[repeat, episode, number] = branch(brancher, repeat, episode, rounds, number)
+        return branched[repeat, episode, number]
+
     find_benchmark("metaworld").tasks()  # imports MuJoCo, which takes its backend from the variable once
     for backend in ("disabled", os.environ.get("MUJOCO_GL", "egl")):
         written = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(written):
             patch.setattr("keystone_study.report.demo.TRIED", 1)  # one round is enough to show
-            patch.setattr("keystone_study.report.demo.EVERY", 25)  # and a frame takes 0.3 s without a GPU
+            patch.setattr(Brancher, "branch", branch_once)
+            patch.setattr("keystone_study.report.demo.EVERY", 40)  # and a frame takes 0.3 s without a GPU
             patch.setenv("COLUMNS", "100")
             patch.setenv("MUJOCO_GL", backend)
             assert main(["demo", "--out", str(folder), *map(str, OPTIONS)]) == 0

@@ -10,9 +10,14 @@ import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.policies import load_agent
 from keystone_robotics.sample.noise import initial_noise
+from keystone_study.policies import SHIPPED
 from keystone_study.policies.flow import FlowConfig, FlowPolicy, load_flow, save_flow
 from keystone_study.policies.flow_agent import FlowAgent
 from toy import save_random_flow
+
+
+def test_shipped_weights_stay_small():
+    assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) < 25e6
 
 
 @pytest.fixture
@@ -38,6 +43,51 @@ def test_on_disk_and_back(tmp_path):
     with torch.no_grad():
         expected = policy.sample(policy.encode(observation), noise)
     torch.testing.assert_close(again.sample(again.encode(observation), noise), expected, rtol=0.02, atol=0.005)
+
+
+@pytest.fixture
+def seeing(tmp_path):
+    """A policy for images of 32 x 32 pixels and two numbers beside them."""
+    torch.manual_seed(0)
+    policy = FlowPolicy(FlowConfig(2, 2, horizon=6, n_action_steps=3, relative=(0, 1), width=16, blocks=1, image=32))
+    torch.nn.init.normal_(policy.leave.weight, std=0.3)
+    save_flow(policy, tmp_path)
+    return load_flow(tmp_path)
+
+
+def test_what_is_seen_decides_and_is_encoded_once_for_all_candidates(seeing):
+    agent = FlowAgent(seeing)
+    observation = agent.example()
+    assert observation["pixels"].shape == (32, 32, 3)
+    looks = []
+    seeing.look.register_forward_hook(lambda module, inputs, output: looks.append(len(output)))
+    handle = keystone.attach(seeing, k=5, check="all")
+    plans = []
+    for brightness in (0, 255, 255):
+        observation["pixels"][:, 16:] = brightness
+        looks.clear()
+        with handle.seeded(3):
+            plans.append(agent.plan([[observation]], ["reach"]))
+    assert looks == [1]  # the rounds before it are checked, with single calls
+    assert np.abs(plans[0] - plans[1]).max() > 1e-3
+    np.testing.assert_array_equal(plans[1], plans[2])
+    with pytest.raises(KeystoneError, match="takes agent_pos and pixels, and the environment gives no pixels"):
+        agent.plan([[{"agent_pos": np.zeros(2), "environment_state": np.zeros(18)}]], ["reach"])
+
+
+def test_a_predicted_chunk_is_reached_by_a_network_narrower_than_the_noise():
+    """Sampling subtracts all of the noise, whatever the network is: untrained, it predicts the mean of all chunks."""
+    config = FlowConfig(3, 4, horizon=10, width=8, blocks=1, predicts="chunk")
+    policy = FlowPolicy(config)
+    policy.action_mean += 5.0
+    observation, noise = torch.zeros(2, 3), torch.randn(2, 10, 4)
+    for steps in (1, 2, 10):
+        policy.num_inference_steps = steps
+        with torch.no_grad():
+            chunk = policy.sample(policy.encode(observation), noise)
+        torch.testing.assert_close(chunk, torch.full((2, 10, 4), 5.0), rtol=0, atol=1e-5)
+    with pytest.raises(KeystoneError, match="predicts='speed': expected velocity or chunk"):
+        FlowConfig(3, 4, predicts="speed")
 
 
 def test_rows_do_not_depend_on_each_other(policy):

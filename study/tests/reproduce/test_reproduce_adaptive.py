@@ -44,4 +44,16 @@ def test_limits_are_chosen_on_some_states_and_reported_on_others(toy_workload, t
     rows = table(folder / "reported")
     assert main(command) == 0  # nothing is rolled out or timed again
     assert table(folder / "reported") == rows
-    assert json.loads((out / "adaptive-pusht.json").read_text()) == found
+    again = json.loads((out / "adaptive-pusht.json").read_text())
+    assert again.pop("cpu_hours") > found.pop("cpu_hours")
+    assert again == found
+
+
+def test_fixed_horizons_are_compared_at_the_rounds_of_the_adaptive_one():
+    def row(arm, rate, rounds):
+        return adaptive_run.ArmRow(arm, rate, 9, rounds, 2.0, 16.0, (1.0,), None)
+
+    fixed = [row(*one) for one in zip(adaptive_run.HORIZONS, (0.9, 0.7, 0.5), (60, 30, 15), strict=True)]
+    assert adaptive_run.fixed_at_equal_rounds([row("adaptive", 0.8, 45), *fixed]) == "80.0"
+    assert adaptive_run.fixed_at_equal_rounds([row("adaptive", 0.8, 70), *fixed]) == "90.0"
+    assert adaptive_run.fixed_at_equal_rounds([row("core-mean:k=4..16", 0.8, 45)]) == "–"

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from keystone_robotics.cli import main
+from keystone_robotics.monitor import Detection
 from keystone_robotics.monitor.separation import Estimate
 from keystone_robotics.records import Store
 from keystone_study.reproduce import alarms, alarms_run, state_scores
@@ -42,13 +43,16 @@ def test_all_scores_are_calibrated_on_some_states_and_tried_on_others(toy_worklo
     ]
     assert all(row["to_stac"] is not None for row in workload["rows"] if row["arm"].startswith("first"))
     page = (out / "alarms-pusht.md").read_text()
+    assert page == alarms_run.page_of(found, [alarms.AlarmResult.from_dict(workload)])  # from the file alone
     assert "| `first:k=256` | stac |" in page
     assert "states | rnd" in page
     (out / "alarms-pusht.json").unlink()
     for path in folder.rglob("episodes.sqlite"):
         path.unlink()  # scores and states are stored: nothing is rolled out or read again
     assert main(command) == 0
-    assert json.loads((out / "alarms-pusht.json").read_text()) == found
+    again = json.loads((out / "alarms-pusht.json").read_text())
+    assert again.pop("cpu_hours") > found.pop("cpu_hours")
+    assert again == found
 
 
 def test_replayed_states_are_those_of_the_episode(toy_workload, tmp_path):
@@ -85,3 +89,25 @@ def test_the_overview_ends_with_the_mean_difference_to_stac():
     some = [result(str(value), Estimate(value, value - 0.1, value + 0.1)) for value in (0.0, 0.1, 0.2)]
     assert alarms_run.overview(some)[1][-1] == "+0.10 [-0.15, +0.35]"
     assert alarms_run.overview([*some, result("other episodes", None)])[1][-1] == "–"
+
+
+def test_false_alarms_are_counted_around_the_nominal_rate():
+    def row(score, rate, separates):
+        known = Estimate(0.7, 0.6 if separates else 0.4, 0.8)
+        tried = Detection("stac", "high", 100, 50, *[known] * 5, Estimate(rate, 0.0, 0.2), 0.05, known)
+        return alarms.AlarmRow(alarms.WATCHED, score, "high", known, known, None, tried, None)
+
+    rows = (row("stac", 0.08, True), row("overlap-distance", 0.13, False), row("ace", 0.01, True))
+    both = [alarms.AlarmResult(name, name, ("reach",), {"calibration": 99, "test": 100}, rows) for name in ("a", "b")]
+    heading, first, _, every = alarms_run.false_alarm_table(both)
+    said = dict(zip(heading, first, strict=True))
+    assert said["within ±3 points"] == "1 of 3"  # 8 % is
+    assert said["highest, %"] == "13 [0, 20] (overlap-distance, `first:k=16`)"
+    assert said["overlap-distance, `first:k=16`, %"] == "13 [0, 20]"
+    assert dict(zip(heading, every, strict=True))["within ±3 points"] == "2 of 6"
+    random = np.random.default_rng(0)  # successes whose scores are exchangeable
+    rank = int(np.ceil(101 * 0.95))
+    rates = [(random.random(100) > np.sort(random.random(100))[rank - 1]).mean() for _ in range(4000)]
+    share = np.mean(np.abs(np.array(rates) - 0.05) < 0.03 + 1e-9)
+    assert alarms_run._share_within(rows[0], rows[0].constant, "constant") == pytest.approx(share, abs=0.03)
+    assert alarms_run.written_table(both)[1] == ["`first:k=16`", "6", "4", "4", "2 of 2"]

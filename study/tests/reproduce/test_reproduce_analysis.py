@@ -4,9 +4,13 @@ import itertools
 
 import pytest
 
+from keystone_robotics.environments import BENCHMARKS
+from keystone_robotics.errors import KeystoneError
 from keystone_robotics.records import EpisodeRecord
 from keystone_study.reproduce.analysis import Difference, analyse
 from keystone_study.reproduce.experiment import EXPERIMENTS, Experiment, Section
+from keystone_study.reproduce.main import result_of
+from keystone_study.reproduce.run import file_and_command
 from keystone_study.reproduce.tables import LEGEND, by_task, details, points
 from keystone_study.reproduce.workloads import CHOOSING_SEED, MAIN_WORKLOADS, WORKLOADS, Workload
 
@@ -82,7 +86,7 @@ def test_what_is_reported_was_not_chosen_on():
     from keystone_robotics.policies.load import shipped_policies, trained_on
 
     chosen_on = set(trained_on("metaworld-mixed"))
-    assert {one.policy for one in WORKLOADS.values()} <= set(shipped_policies())
+    assert {one.policy for one in WORKLOADS.values() if not one.training} <= set(shipped_policies())
     for name in ("metaworld-mixed", "metaworld-noisy", "metaworld-clean", "metaworld-undertrained", "metaworld-easy"):
         tasks = set(trained_on(WORKLOADS[name].policy))
         assert len(tasks) >= 6
@@ -113,3 +117,19 @@ def test_arms_may_be_for_some_workloads_only():
 def test_what_holm_takes_back_is_not_bold():
     assert points(Difference(0.1, (0.02, 0.18), 0.01, 0.02)).startswith("**")
     assert not points(Difference(0.1, (0.02, 0.18), 0.02, 0.2)).startswith("**")
+
+
+def test_files_of_many_workloads_have_a_name_that_file_systems_take():
+    few, command = file_and_command("main", ["pusht", "diffusion"], some=True, quick=False)
+    assert (few, command) == ("main-pusht-diffusion", "keystone reproduce main --workloads pusht diffusion")
+    names = {file_and_command("main", MAIN_WORKLOADS[:n], some=True, quick=False)[0] for n in range(1, 16)}
+    assert len(names) == 15
+    assert max(map(len, names)) < 200
+
+
+@pytest.mark.parametrize("workload", [one for one in WORKLOADS.values() if one.training], ids=lambda one: one.name)
+def test_a_policy_that_is_not_shipped_is_made_by_a_command(workload, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert set(workload.tasks) <= set(BENCHMARKS[workload.env].tasks())
+    with pytest.raises(KeystoneError, match=f"keystone train .* --out {workload.policy}"):
+        result_of(workload.quick(), tmp_path / "out", executor=None, console=None)

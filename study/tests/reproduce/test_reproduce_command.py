@@ -2,11 +2,15 @@
 
 import json
 import shutil
+import time
 
 import pytest
 
 from keystone_robotics.cli import main
-from keystone_study.reproduce import choose, figure1, figure2, run
+from keystone_robotics.evaluate.config import EvaluationConfig
+from keystone_robotics.evaluate.executors import make_executor
+from keystone_study.reproduce import best_arm, figure1, figure2, run
+from keystone_study.reproduce.cpu_time import counted_cpu_time
 from keystone_study.reproduce.workloads import WORKLOADS, Workload
 from toy import save_random_flow, table
 
@@ -32,6 +36,7 @@ def test_ablations_are_resumed_and_a_part_does_not_replace_the_whole(toy_workloa
     found = json.loads((out / "ablations-pusht.json").read_text())
     (workload,) = found["workloads"]
     assert [one["arm"] for one in workload["arms"]][:2] == ["first", "first:temperature=0.8"]
+    first_cost = found["cpu_hours"]
     page = (out / "ablations-pusht.md").read_text()
     assert "keystone reproduce ablations --workloads pusht" in page
     assert "`keystone:k=16,clusters=4`" in page
@@ -41,10 +46,29 @@ def test_ablations_are_resumed_and_a_part_does_not_replace_the_whole(toy_workloa
     assert table(out / "runs/pusht") == before
     assert f"{len(before)} already stored" in capsys.readouterr().out
     assert not (out / "ablations.json").exists()
+    assert 0 < first_cost < json.loads((out / "ablations-pusht.json").read_text())["cpu_hours"] < 1
+
+
+def _burn(worker: object) -> float:
+    began = time.process_time()
+    while time.process_time() < began + 0.5:
+        pass
+    return 0.0
+
+
+def test_the_time_of_workers_counts(tmp_path):
+    times = tmp_path / "cpu-seconds.json"
+    policy = str(save_random_flow(tmp_path / "policy", horizon=16))
+    settings = EvaluationConfig(policy, f"toy:Toy?folder={tmp_path}", ("reach",))
+    with counted_cpu_time(times, "burn"), make_executor(1, None) as executor:
+        before = time.process_time()
+        executor.run_in_worker(settings, _burn)
+        own = time.process_time() - before
+    assert json.loads(times.read_text())["burn"] > own + 0.5
 
 
 def test_the_main_study_chooses_on_some_states_and_reports_on_others(toy_workloads, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(choose, "SHORTLIST", 2)
+    monkeypatch.setattr(best_arm, "SHORTLIST", 2)
     monkeypatch.setattr("keystone_robotics.evaluate.latency.ROUNDS", 2)
     out = tmp_path / "out"
     command = ["reproduce", "main", "--quick", "--workloads", "pusht", "--out", str(out)]

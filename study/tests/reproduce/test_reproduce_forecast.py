@@ -8,7 +8,8 @@ from keystone_study.reproduce.forecast import (
     ENOUGH,
     PREDICTORS,
     Correlation,
-    Drawn,
+    PolicyCandidates,
+    caveat,
     correlate,
     draw,
     frames,
@@ -23,7 +24,10 @@ def cloud(modes: float = 0.0, noise: float = 1.0, few: float = 0.5) -> dict[str,
     random = np.random.default_rng(0)
     scatter = noise * random.normal(size=(40, 16, 8, 3))
     side = modes * np.sign(np.arange(16) - 7.5)[None, :, None, None]
-    return {name: predictor(Drawn(scatter + side, few * scatter + side)) for name, predictor in PREDICTORS.items()}
+    return {
+        name: predictor(PolicyCandidates(scatter + side, few * scatter + side))
+        for name, predictor in PREDICTORS.items()
+    }
 
 
 def test_predictors_measure_what_they_say():
@@ -44,13 +48,24 @@ def test_a_regime_that_was_trained_twice_is_in_both_halves():
             assert not is_for_fitting(f"{name}-again")
 
 
-def test_ranks_are_correlated_in_both_halves():
+def test_ranks_are_correlated_in_both_halves(monkeypatch):
+    monkeypatch.setattr("keystone_study.reproduce.forecast.RESAMPLES", 400)
     gains = {name: float(index) for index, name in enumerate(MAIN_WORKLOADS)}
     rows = {name: dict.fromkeys(PREDICTORS, 0.0) | {"dispersion": -(gains[name] ** 3)} for name in gains}
     best, *others = correlate(rows, gains)
     assert (best.predictor, best.fitting, best.testing) == ("dispersion", pytest.approx(-1.0), pytest.approx(-1.0))
     assert best.interval[1] < -0.9
     assert all(one.fitting == one.testing == 0.0 for one in others)
+
+
+def test_the_page_says_how_wide_intervals_are_and_that_halves_share_regimes():
+    correlations = [
+        Correlation("dispersion", 0.2, 0.1, (-0.9, 0.7)),
+        Correlation("mean to medoid", 0.1, 0.1, (-0.5, 0.7)),
+    ]
+    said = caveat(MAIN_WORKLOADS[:5], correlations)
+    assert "not independent" in said
+    assert "2 policies for testing: the intervals are 1.2 to 1.6 wide" in said
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ def operations(layers: int, steps: int, shared: bool) -> int:
         "video_seq_len": 6,
     }
     with as_on_cuda(), torch.no_grad(), Operations() as counted:
-        denoise(model, torch.randn(3, 5, 14), steps, None, given, lambda step: step, shared)
+        call = {"num_inference_steps": steps, "sigma_shift": None}
+        denoise(model, torch.randn(3, 5, 14), call, given, lambda step: step, shared)
     return counted.count
 
 

@@ -21,9 +21,9 @@ def test_a_demonstration_depends_on_nothing_but_its_name():
     assert not same(first, OGBENCH.demonstrate("cube-single-task1", "mixed", 1, 1))
 
 
-@pytest.mark.parametrize("task", ["cube-single-task5", "cube-double-task4", "cube-double-task5", "puzzle-3x3-task3"])
+@pytest.mark.parametrize("task", ["cube-double-task4", "cube-double-task5", "puzzle-3x3-task3"])
 def test_the_clean_expert_succeeds(task: str):
-    """Among them the two cubes that are in each other's place, and those to be stacked."""
+    """One cube: below. Among these the two cubes that are in each other's place, and those to be stacked."""
     demonstration = OGBENCH.demonstrate(task, "clean", 0, 0)
     assert demonstration.success
     assert len(demonstration.actions) < OGBENCH.benchmark.max_steps(task)
@@ -33,7 +33,7 @@ def test_the_clean_expert_succeeds(task: str):
 def test_misjudging_takes_longer_and_succeeds_all_the_same():
     lengths = {}
     for regime in ("clean", "mixed"):
-        made = [OGBENCH.demonstrate("cube-single-task2", regime, 0, index) for index in range(4)]
-        assert sum(one.success for one in made) >= 3
+        made = [OGBENCH.demonstrate("cube-single-task2", regime, 0, index) for index in range(3)]
+        assert all(one.success for one in made)
         lengths[regime] = np.mean([len(one.actions) for one in made])
     assert lengths["mixed"] > 1.1 * lengths["clean"]

@@ -10,6 +10,7 @@ import pytest
 from keystone_robotics.cli import main
 from keystone_robotics.policies import load_agent
 from keystone_study.train import run as training
+from keystone_study.train.config import TrainingConfig
 
 SMALL = ["--tasks", "reach-v3", "--regime", "clean", "--demonstrations", "2", "--iterations", "6"]
 
@@ -39,7 +40,7 @@ def test_the_folder_holds_a_policy_and_how_it_was_made(trained: Path, demos: Pat
     assert (record["regime"], record["demonstrations"], record["iterations"], record["seed"]) == ("clean", 2, 6, 0)
     assert record["command"] == (
         "keystone train --env metaworld --tasks reach-v3 --regime clean --demonstrations 2 --policy flow "
-        "--iterations 6 --seed 0 --out reach"
+        f"--iterations 6 --seed 0 --demos {demos.name} --out reach"
     )
     assert {"keystone", "python", "torch", "numpy", "metaworld", "mujoco"} <= set(record["versions"])
     assert 0 < record["expert_success"]["reach-v3"] <= 1
@@ -55,6 +56,12 @@ def test_the_recorded_command_makes_the_same_weights(trained: Path, tmp_path: Pa
     assert main(command[1:]) == 0
     for name in ("model.safetensors", "config.json", "training.json"):
         assert (tmp_path / "reach" / name).read_bytes() == (trained / name).read_bytes()
+
+
+def test_relative_folders_are_recorded_as_they_were_given():
+    config = TrainingConfig("pusht", ("pusht",), "mixed", 2, "flow", 6, 0)
+    command = config.command(Path("out/policies/my pusht"), Path("../demos"))
+    assert command.endswith("--seed 0 --demos ../demos --out 'out/policies/my pusht'")
 
 
 def test_the_same_command_again_says_that_it_is_finished(trained: Path, capsys: pytest.CaptureFixture[str]):

@@ -18,7 +18,7 @@ from keystone_study.train.experts import find_expert
 from keystone_study.train.flow_recipe import FlowRecipe
 from keystone_study.train.optimise import Learner, Schedule, optimise
 
-METAWORLD, PUSHT = find_expert("metaworld"), find_expert("pusht")
+METAWORLD, PUSHT, PIXELS = find_expert("metaworld"), find_expert("pusht"), find_expert("pusht-pixels")
 TINY = {**SETTINGS, "down_dims": (16,), "n_groups": 4, "diffusion_step_embed_dim": 16}
 SCHEDULE = Schedule(iterations=12, batch=8, warmup=3, save_every=4)
 
@@ -134,7 +134,7 @@ def test_the_recipe_makes_a_policy_that_does_the_task(reached: list, tmp_path: P
     learner = FlowRecipe(reached, METAWORLD, 0)
     rows, generator = torch.arange(learner.examples), torch.Generator()
     before = learner.loss(rows, generator.manual_seed(0)).item()
-    optimise(learner, Schedule(iterations=300, batch=96, warmup=30), 0, tmp_path / "work.pt")
+    optimise(learner, Schedule(iterations=250, batch=64, warmup=30), 0, tmp_path / "work.pt")
     after = learner.loss(rows, generator.manual_seed(0)).item()
     assert after < 0.6 * before
     learner.save(tmp_path)
@@ -164,7 +164,7 @@ def test_the_diffusion_checkpoint_is_lerobots(reached: list, tmp_path: Path):
     learner = recipe("diffusion", reached)
     rows, generator = torch.arange(64), torch.Generator()
     before = learner.loss(rows, generator.manual_seed(0)).item()
-    optimise(learner, Schedule(iterations=150, batch=32, warmup=20), 0, tmp_path / "work.pt")
+    optimise(learner, Schedule(iterations=100, batch=32, warmup=20), 0, tmp_path / "work.pt")
     after = learner.loss(rows, generator.manual_seed(0)).item()
     assert after < 0.5 * before
     learner.save(tmp_path)
@@ -193,3 +193,29 @@ def test_pusht_chunks_are_relative_for_the_flow_policy_and_absolute_for_lerobots
     assert float(flow.module.action_mean.abs().max()) < 60  # pixels from the finger, not from the table's corner
     diffusion = DiffusionRecipe([one], PUSHT, 0, TINY)
     assert diffusion.loss(torch.arange(4), torch.Generator().manual_seed(0)).item() < 10
+
+
+def test_a_policy_learns_from_the_images_that_the_environment_shows(tmp_path: Path):
+    one = PIXELS.demonstrate("pusht", "mixed", 0, 0)
+    short = Demonstration(one.agent_pos[:40], one.environment_state[:40], one.actions[:40], True)
+    schedule = Schedule(iterations=12, batch=8, warmup=3, save_every=8)
+    whole = FlowRecipe([short], PIXELS, 0)
+    loss = optimise(whole, schedule, 7, tmp_path / "whole.pt")
+    resumed = FlowRecipe([short], PIXELS, 0)
+    stop_at(10, resumed)
+    with pytest.raises(Interrupted):
+        optimise(resumed, schedule, 7, tmp_path / "parts.pt")
+    resumed = FlowRecipe([short], PIXELS, 0)
+    assert optimise(resumed, schedule, 7, tmp_path / "parts.pt") == loss
+    assert equal(weights(resumed), weights(whole))
+
+    whole.save(tmp_path)
+    assert (tmp_path / "model.safetensors").stat().st_size < 2e6
+    env = PIXELS.benchmark.make("pusht")
+    observation, _ = env.reset(seed=0)
+    agent = FlowAgent(load_flow(tmp_path), ["pusht"])
+    assert agent.plan([[observation]], ["pusht"]).shape == (1, 16, 2)
+    # the image of a stored state is the one that was observed in it
+    seed_state, _ = PUSHT.benchmark.make("pusht").reset(seed=0)
+    drawn = PIXELS.draw(seed_state["environment_state"][None])
+    np.testing.assert_array_equal(drawn[0], observation["pixels"])

@@ -22,7 +22,7 @@ def run(
 
     Args:
         out: folder for the policy; temporary files are in its subfolder `work`.
-        env: benchmark: metaworld, pusht, ogbench or aloha.
+        env: benchmark: metaworld, pusht, pusht-pixels, ogbench or aloha.
         tasks: tasks that one policy learns together; default six of Meta-World, the one of PushT or ALOHA, or the
             five of OGBench's cube-single.
         regime: imperfection of the demonstrations: clean, noisy (noisy, slow), mixed (two modes of aim) or, except

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.policies.agent import Agent
 from keystone_robotics.policies.load import find_policy, trained_on
 from keystone_study.methods import samplers
+from keystone_study.methods.ensembles import ENSEMBLES, EnsembleAgent
 from keystone_study.policies.flow import FlowPolicy, load_flow
 from keystone_study.policies.flow_agent import FlowAgent
 
@@ -38,25 +40,38 @@ class MethodPolicy(FlowPolicy):
 
 
 def with_method(policy: str, method: str, device: str | None = None, **options: str) -> Agent:
-    """A flow policy of the study with another sampler.
+    """A flow policy of the study with another sampler, or with an ensemble over time.
 
     Args:
         policy: its name or folder.
-        method: one of `METHODS`.
+        method: one of `METHODS` or `ENSEMBLES`.
         device: of the policy.
         **options: of the method, as text.
     """
-    if method not in METHODS:
-        raise KeystoneError(f"there is no method {method!r}: {nearest_name(method, METHODS)}")
-    sampler, folder = METHODS[method], find_policy(policy)
+    if method not in METHODS and method not in ENSEMBLES:
+        raise KeystoneError(f"there is no method {method!r}: {nearest_name(method, (*METHODS, *ENSEMBLES))}")
+    folder = find_policy(policy)
     if folder is None:
         raise KeystoneError(f"{policy}: expected a flow policy of the study, or its folder")
-    known = {name: one.annotation for name, one in list(inspect.signature(sampler).parameters.items())[3:]}
+    if method in ENSEMBLES:
+        weigh, window = ENSEMBLES[method]
+        given = _read_options(method, weigh, 1, options)
+        return EnsembleAgent(
+            load_flow(folder).to(device or "cpu"), trained_on(policy), functools.partial(weigh, **given), window
+        )
+    sampler = METHODS[method]
+    given = _read_options(method, sampler, 3, options)
+    made = load_flow(folder).to(device or "cpu")
+    made.__class__ = MethodPolicy
+    vars(made).update(method=sampler, options=given)
+    return FlowAgent(made, trained_on(policy))
+
+
+def _read_options(method: str, function: Callable[..., Any], first: int, options: dict[str, str]) -> dict[str, Any]:
+    """The options of a method, which are its parameters from number ``first`` on, as their types."""
+    known = {name: one.annotation for name, one in list(inspect.signature(function).parameters.items())[first:]}
     for name in options:
         if name not in known:
             raise KeystoneError(f"method {method} has no option {name!r}: {nearest_name(name, known)}")
     read = {"int": int, "float": float, "str": str}
-    made = load_flow(folder).to(device or "cpu")
-    made.__class__ = MethodPolicy
-    vars(made).update(method=sampler, options={name: read[known[name]](value) for name, value in options.items()})
-    return FlowAgent(made, trained_on(policy))
+    return {name: read[known[name]](value) for name, value in options.items()}

@@ -35,7 +35,7 @@ class StudyPolicies(PolicyProvider):
         import torch
 
         generator = torch.Generator().manual_seed(0)
-        observation = torch.randn(batch, policy.config.observation_dim, generator=generator)
+        observation = torch.randn(batch, policy.config.inputs, generator=generator)
         return observation.to(policy.action_mean.device)
 
 

@@ -1,4 +1,4 @@
-"""A compact flow-matching policy for states: small enough to train in a minute on one core, and to sample K wide at once."""
+"""A compact flow-matching policy for states or images: trained in minutes on one core, and sampled K wide at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -16,6 +17,8 @@ from keystone_robotics.errors import KeystoneError
 from keystone_study.policies import TYPE
 
 WEIGHTS = "model.safetensors"
+PREDICTIONS = ("velocity", "chunk")
+LAST = 0.1  #: of the flow's time: towards its end the velocity that follows from a predicted chunk is anything
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class FlowConfig:
     """Everything but the weights.
 
     Attributes:
-        observation_dim: numbers in an observation.
+        observation_dim: numbers in an observation, beside the image.
         action_dim: numbers in an action.
         horizon: steps in a chunk.
         n_action_steps: how many of them are executed before the next round.
@@ -31,6 +34,9 @@ class FlowConfig:
         width: of the hidden layers.
         blocks: residual ones.
         integration_steps: of Euler's method from noise to chunk.
+        predicts: what the network's output is: the ``velocity``, or the clean ``chunk`` that it follows from. A velocity is
+            the chunk minus the noise: a network narrower than the T*D numbers of a chunk cannot carry the noise through.
+        image: width and height of the image in an observation, in pixels; 0 without one.
     """
 
     observation_dim: int
@@ -41,6 +47,17 @@ class FlowConfig:
     width: int = 192
     blocks: int = 3
     integration_steps: int = 10
+    predicts: str = "velocity"
+    image: int = 0
+
+    def __post_init__(self) -> None:
+        if self.predicts not in PREDICTIONS:
+            raise KeystoneError(f"predicts={self.predicts!r}: expected {' or '.join(PREDICTIONS)}")
+
+    @property
+    def inputs(self) -> int:
+        """Length of an observation as one row: the numbers, then the bytes (3, image, image) of the image."""
+        return self.observation_dim + 3 * self.image**2
 
 
 class _Block(nn.Module):
@@ -57,6 +74,22 @@ class _Block(nn.Module):
         scale, shift = self.modulate(condition).chunk(2, -1)
         narrow: Tensor = self.narrow(silu(self.widen(self.norm(hidden) * (1 + scale) + shift)))
         return hidden + narrow
+
+
+class _ImageEncoder(nn.Sequential):
+    """Images (B, 3, S, S) of bytes to (B, width). Keeps a grid of S / 16 places: what counts is where things are."""
+
+    def __init__(self, side: int, width: int) -> None:
+        channels = (3, 24, 48, 32)
+        layers: list[nn.Module] = []
+        for index, (before, after) in enumerate(pairwise(channels)):
+            size, stride, padding = (8, 4, 2) if index == 0 else (3, 2, 1)
+            layers += [nn.Conv2d(before, after, size, stride, padding), nn.ReLU()]
+        super().__init__(*layers, nn.Flatten(), nn.Linear(channels[-1] * (side // 16) ** 2, width))
+
+    def forward(self, image: Tensor) -> Tensor:
+        encoded: Tensor = super().forward(image / 127.5 - 1)  # type: ignore[no-untyped-call]
+        return encoded
 
 
 class FlowPolicy(nn.Module):
@@ -83,6 +116,7 @@ class FlowPolicy(nn.Module):
         self.num_inference_steps = config.integration_steps
         width, flat = config.width, config.horizon * config.action_dim
         self.observe = nn.Sequential(nn.Linear(config.observation_dim, width), nn.SiLU(), nn.Linear(width, width))
+        self.look = _ImageEncoder(config.image, width) if config.image else None
         self.tell_time = nn.Sequential(nn.Linear(32, width), nn.SiLU(), nn.Linear(width, width))
         self.enter = nn.Linear(flat, width)
         self.blocks = nn.ModuleList(_Block(width) for _ in range(config.blocks))
@@ -102,9 +136,14 @@ class FlowPolicy(nn.Module):
         return self.sample(context, noise)
 
     def encode(self, observation: Tensor) -> Tensor:
-        """(B, O) in the environment's units to a context (B, width)."""
-        context: Tensor = self.observe((observation - self.observation_mean) / self.observation_std)
-        return context
+        """(B, O) in the environment's units, see `FlowConfig.inputs`, to a context (B, width)."""
+        known = self.config.observation_dim
+        numbers, image = observation[:, :known], observation[:, known:]
+        context: Tensor = self.observe((numbers - self.observation_mean) / self.observation_std)
+        if self.look is None:
+            return context
+        seen: Tensor = self.look(image.reshape(-1, 3, self.config.image, self.config.image))
+        return context + seen
 
     def sample(self, context: Tensor, noise: Tensor) -> Tensor:
         """Follow the flow from standard normal noise (B, T, D) to chunks (B, T, D) in the units of the demonstrations."""
@@ -122,15 +161,21 @@ class FlowPolicy(nn.Module):
         hidden = self.enter(state)
         for block in self.blocks:
             hidden = block(hidden, condition)
-        velocity: Tensor = self.leave(hidden)
-        return velocity
+        output: Tensor = self.leave(hidden)
+        if self.config.predicts == "velocity":
+            return output
+        return (output - state) / (1 - time[:, None]).clamp(min=LAST)
 
     def loss(self, observation: Tensor, chunk: Tensor, noise: Tensor, time: Tensor) -> Tensor:
-        """How far the velocity is from a straight line: mean squared error on (B, T, D) chunks, noise (B, T, D), time (B,)."""
-        target = ((chunk - self.action_mean) / self.action_std).flatten(1)
+        """How far the velocity is from a straight line: mean squared error on (B, T, D) chunks, noise (B, T, D), time (B,).
+
+        Noise (n*B, T, D) and time (n*B,) train on n noises of each observation, which is encoded once.
+        """
+        each = len(noise) // len(chunk)
+        target = ((chunk - self.action_mean) / self.action_std).flatten(1).repeat(each, 1)
         start = noise.flatten(1)
         state = torch.lerp(start, target, time[:, None])
-        difference = self.velocity(state, time, self.encode(observation)) - (target - start)
+        difference = self.velocity(state, time, self.encode(observation).repeat(each, 1)) - (target - start)
         return difference.square().mean()
 
 

@@ -1,4 +1,4 @@
-"""The compact flow-matching policy in an environment with states."""
+"""The compact flow-matching policy in an environment with states or images."""
 
 from __future__ import annotations
 
@@ -35,15 +35,28 @@ class FlowAgent(Agent):
 
     def plan(self, histories: Sequence[Sequence[Observation]], tasks: Sequence[str]) -> Array:
         now = [history[-1] for history in histories]
-        states = np.stack([observation["environment_state"] for observation in now]).astype(np.float32)
-        if states.shape[1] != self.policy.config.observation_dim:
-            raise KeystoneError(
-                f"this policy takes observations of {self.policy.config.observation_dim} numbers, and the environment gives "
-                f"{states.shape[1]}: it was trained for another one"
-            )
+        rows = torch.from_numpy(np.stack([self._row(observation) for observation in now]))
         with torch.no_grad():
-            chunks: Array = self.policy(torch.from_numpy(states).to(self.policy.action_mean.device)).cpu().numpy()
+            chunks: Array = self.policy(rows.to(self.policy.action_mean.device)).cpu().numpy()
         return self._absolute(chunks, now)
+
+    def _row(self, observation: Observation) -> Array:
+        """(O,) what the policy takes, see `FlowConfig.inputs`."""
+        config = self.policy.config
+        keys = ("agent_pos", "pixels") if config.image else ("environment_state",)
+        if missing := [key for key in keys if key not in observation]:
+            raise KeystoneError(
+                f"this policy takes {' and '.join(keys)}, and the environment gives no {' and no '.join(missing)}: it was "
+                "trained for another one"
+            )
+        parts = [np.asarray(observation[key], np.float32) for key in keys]
+        row = np.concatenate([parts[0], *(image.transpose(2, 0, 1).ravel() for image in parts[1:])])
+        if len(row) != config.inputs:
+            raise KeystoneError(
+                f"this policy takes observations of {config.inputs} numbers, and the environment gives {len(row)}: it was "
+                "trained for another one"
+            )
+        return row
 
     def in_env_units(self, candidates: Array, observation: Observation) -> Array:
         return self._absolute(candidates.copy(), [observation])
@@ -57,6 +70,11 @@ class FlowAgent(Agent):
 
     def example(self) -> Observation:
         config = self.policy.config
+        if config.image:
+            return {
+                "agent_pos": np.zeros(config.observation_dim, np.float32),
+                "pixels": np.zeros((config.image, config.image, 3), np.uint8),
+            }
         observation = {"environment_state": np.zeros(config.observation_dim, np.float32)}
         if config.relative:
             observation["agent_pos"] = np.zeros(max(config.relative) + 1, np.float32)

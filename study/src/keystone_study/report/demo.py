@@ -154,6 +154,6 @@ def _film_section(
         for name, row in (("K = 1", pair.one), (f"KeyStone, K = {settings.arms[-1].k}", pair.many))
     ]
     save_film(folder / "episode.gif", films, captions)
-    save_strip(folder / "episode.png", films, captions)
+    save_strip(folder / "episode.png", films, captions, EVERY, [pair.one.steps, pair.many.steps])
     title = f"The same episode with both arms: {pair}"
     return Section(title, (such,), folder / "episode.gif", "; ".join(captions))

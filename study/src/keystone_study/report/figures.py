@@ -81,8 +81,8 @@ def plot_pca(ax: Axes, candidates: NDArray[Any], selection: Selection) -> Plane:
         ax.scatter(point_x, point_y, s=50, color=colour, alpha=0.6, edgecolors="white", linewidths=0.8, zorder=2)
     ax.scatter(x, y, s=190, color=cluster_colour(0), edgecolors="white", linewidths=1.5, zorder=3)
     ax.scatter(mean_x, mean_y, s=80, color=INK, marker="x", linewidths=2.0, zorder=3)
-    ax.set_xlabel(f"1st principal component ({plane.shares[0]:.0%} of the variance)", color=QUIET)
-    ax.set_ylabel(f"2nd ({plane.shares[1]:.0%})", color=QUIET)
+    ax.set_xlabel(f"1st principal component ({100 * plane.shares[0]:.0f} % of the variance)", color=QUIET)
+    ax.set_ylabel(f"2nd principal component ({100 * plane.shares[1]:.0f} %)", color=QUIET)
     ax.set_xticks([])
     ax.set_yticks([])
     return plane

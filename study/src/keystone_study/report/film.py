@@ -56,16 +56,38 @@ def save_film(path: Path, films: Sequence[Sequence[Image]], captions: Sequence[s
     first.save(path, save_all=True, append_images=rest, duration=times, loop=0, optimize=True)
 
 
-def save_strip(path: Path, films: Sequence[Sequence[Image]], captions: Sequence[str], count: int = 6) -> None:
-    """Write a PNG with one row per film of ``count`` evenly spaced frames."""
+def save_strip(
+    path: Path,
+    films: Sequence[Sequence[Image]],
+    captions: Sequence[str],
+    every: int,
+    steps: Sequence[int],
+    count: int = 6,
+) -> None:
+    """Write a PNG with one row per film of ``count`` evenly spaced frames, each with its step; ``steps``: of each episode."""
     from PIL import Image as Picture
 
     rows = []
-    for film, caption in zip(films, captions, strict=True):
+    for film, caption, end in zip(films, captions, steps, strict=True):
         numbers = np.linspace(0, len(film) - 1, min(count, len(film))).round().astype(int)
-        shown = [film[number] for number in numbers] + [film[-1]] * (count - len(numbers))
+        shown = [_at_step(film[number], min(number * every, end)) for number in numbers]
+        shown += [shown[-1]] * (count - len(numbers))
         rows.append(np.asarray(_captioned(np.concatenate(shown, axis=1), caption, 2 * CAPTION)))
     Picture.fromarray(np.concatenate(rows, axis=0)).save(path, optimize=True)
+
+
+def _at_step(image: Image, step: int) -> Image:
+    """The image with its step in the lower left corner."""
+    from PIL import Image as Picture
+    from PIL import ImageDraw, ImageFont
+
+    picture = Picture.fromarray(image)
+    draw, place, font = ImageDraw.Draw(picture), (6, image.shape[0] - 8), ImageFont.load_default(1.6 * CAPTION)
+    text = f"step {step}"
+    x0, y0, x1, y1 = draw.textbbox(place, text, font=font, anchor="lb")
+    draw.rectangle((x0 - 4, y0 - 4, x1 + 4, y1 + 4), fill="white")
+    draw.text(place, text, fill="#222222", font=font, anchor="lb")
+    return np.asarray(picture)
 
 
 def _beside(images: Sequence[Image], captions: Sequence[str]) -> Any:

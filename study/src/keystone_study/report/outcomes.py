@@ -68,27 +68,22 @@ def _draw_points(ax: Axes, record: RoundRecord, branches: Branches) -> None:
     winners = record.candidates[record.labels == 0]
     plane = Plane.through(record.candidates[valid], winners)
     points = plane.of(record.candidates)
-    for won, colour, name in ((True, SUCCESS, "then succeeded"), (False, FAILURE, "then failed")):
+    kinds = ((True, SUCCESS, "o", "then succeeded"), (False, FAILURE, "X", "then failed"))
+    for won, colour, marker, name in kinds:
         chosen = valid & (branches.success == won)
         label = f"{int(chosen.sum())} {name}"
-        ax.scatter(
-            points[chosen, 0],
-            points[chosen, 1],
-            s=70,
-            color=colour,
-            alpha=0.75,
-            edgecolors="white",
-            linewidths=0.8,
-            label=label,
-        )
-    ring = "nearest to what was executed" if record.synthesised else "chosen"
+        x, y = points[chosen].T
+        ax.scatter(x, y, s=80, marker=marker, color=colour, edgecolors="white", linewidths=0.8, label=label)
     x, y = points[record.index]
-    ax.scatter(x, y, s=260, facecolors="none", edgecolors=INK, linewidths=2.0, label=ring)
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=3, frameon=False, labelcolor=INK, handletextpad=0.3
+    ax.scatter(x, y, s=260, facecolors="none", edgecolors=INK, linewidths=2.0)
+    ax.annotate(
+        _marked(record), (x, y), xytext=(0, 13), textcoords="offset points", ha="center", color=INK, fontweight="bold"
     )
-    ax.set_xlabel(f"1st principal component ({plane.shares[0]:.0%} of the variance)", color=QUIET)
-    ax.set_ylabel(f"2nd ({plane.shares[1]:.0%})", color=QUIET)
+    ax.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=2, frameon=False, labelcolor=INK, handletextpad=0.3
+    )
+    ax.set_xlabel(f"1st principal component ({100 * plane.shares[0]:.0f} % of the variance)", color=QUIET)
+    ax.set_ylabel(f"2nd principal component ({100 * plane.shares[1]:.0f} %)", color=QUIET)
     ax.set_xticks([])
     ax.set_yticks([])
     ax.margins(0.12)
@@ -96,34 +91,40 @@ def _draw_points(ax: Axes, record: RoundRecord, branches: Branches) -> None:
 
 
 def _draw_paths_2d(ax: Axes, record: RoundRecord, branches: Branches) -> None:
-    for path, colour, width in _paths(record, branches):
-        ax.plot(*path.T, color=colour, linewidth=width, alpha=0.9, solid_capstyle="round")
+    for path, colour, width, dashes in _paths(record, branches):
+        ax.plot(*path.T, color=colour, linewidth=width, linestyle=dashes, alpha=0.9, solid_capstyle="round")
     ax.plot(*branches.paths[0][0], "o", color=INK, markersize=6)
     ax.set_aspect("equal", adjustable="datalim")
-    ax.set_title("End-effector path of each", color=INK, fontsize=11)
+    ax.set_title(f"End-effector path of each (thick: {_marked(record)})", color=INK, fontsize=11)
 
 
 def _draw_paths_3d(ax: Any, record: RoundRecord, branches: Branches) -> None:
-    for path, colour, width in _paths(record, branches):
-        ax.plot(*(100 * path).T, color=colour, linewidth=width, alpha=0.9)
+    for path, colour, width, dashes in _paths(record, branches):
+        ax.plot(*(100 * path).T, color=colour, linewidth=width, linestyle=dashes, alpha=0.9)
     ax.plot(*(100 * branches.paths[0][:1]).T, "o", color=INK, markersize=6)
     for axis, name in zip((ax.xaxis, ax.yaxis, ax.zaxis), "xyz", strict=True):
         axis.set_pane_color((1.0, 1.0, 1.0, 0.0))
         axis.line.set_color(QUIET)
-        axis.set_label_text(f"{name}, cm", color=QUIET, fontsize=8)
-    ax.tick_params(labelsize=7, labelcolor=QUIET, pad=0)
-    ax.locator_params(nbins=4)
-    ax.set_title("End-effector path of each", color=INK, fontsize=11)
+        axis.set_label_text(f"{name}, cm", color=QUIET, fontsize=10)
+    ax.tick_params(labelsize=9, labelcolor=QUIET, pad=0)
+    ax.locator_params(nbins=3)
+    ax.set_title(f"End-effector path of each (thick: {_marked(record)})", color=INK, fontsize=11)
 
 
-def _paths(record: RoundRecord, branches: Branches) -> list[tuple[Any, str, float]]:
-    """Path, colour and line width of each candidate; the chosen one is wide and drawn last."""
+def _marked(record: RoundRecord) -> str:
+    """What the ring and the thick line stand for: an averaged chunk is none of the candidates."""
+    return "nearest to the executed" if record.synthesised else "chosen"
+
+
+def _paths(record: RoundRecord, branches: Branches) -> list[tuple[Any, str, float, str]]:
+    """Path, colour, line width and style of each candidate; failures are dashed, the chosen one is wide and drawn last."""
     order = sorted(range(len(branches.paths)), key=lambda number: number == record.index)
     return [
         (
             np.asarray(branches.paths[number], np.float64),
             SUCCESS if branches.success[number] else FAILURE,
             3.6 if number == record.index else 1.2,
+            "-" if branches.success[number] else "--",
         )
         for number in order
     ]

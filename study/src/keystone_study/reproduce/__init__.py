@@ -10,6 +10,8 @@ from keystone_study.reproduce.experiment import EXPERIMENTS
 from keystone_study.reproduce.forecast import reproduce_forecast
 from keystone_study.reproduce.run import reproduce, reproduce_main
 from keystone_study.reproduce.search_run import REPORTED, reproduce_search
+from keystone_study.reproduce.selectors_run import SELECTOR_WORKLOADS, reproduce_selectors
+from keystone_study.reproduce.spaces import SPACE_WORKLOADS, reproduce_spaces
 from keystone_study.reproduce.workloads import MAIN_WORKLOADS
 
 #: Experiments that end in tables: their workloads, and the function that rolls out what is missing and writes the page.
@@ -19,6 +21,8 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., Path]]] = {
     "alarms": (ALARM_WORKLOADS, reproduce_alarms),
     "forecast": (MAIN_WORKLOADS, reproduce_forecast),
     "adaptive": (ADAPTIVE_WORKLOADS, reproduce_adaptive),
+    "selectors": (SELECTOR_WORKLOADS, reproduce_selectors),
+    "spaces": (SPACE_WORKLOADS, reproduce_spaces),
     **{name: (one.workloads, partial(reproduce, one)) for name, one in EXPERIMENTS.items()},
 }
 

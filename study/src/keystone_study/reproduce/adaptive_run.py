@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ ABOUT = (
     f"more where they disagree. Limits are chosen on states of seed 0, among {', '.join(map(str, LIMITS))}: for the horizon "
     "the highest success, of equals the fewest rounds; for K the highest success of those that draw at most half of the "
     "candidates, or the fewest if none does. Rates are on other states. *Rounds*: calls of the policy in an episode, mean. "
+    "*Fixed, at equal rounds*: success of `execute=2`, 4 and 8, interpolated over their rounds at those of the adaptive arm. "
     "*Steps*: executed per round. *Samples*: candidates per round, mean. *Latency*: CPU time of a round at batch size 1 "
     "relative to the policy as it is; for adaptive K where the few agree / where they disagree / expected at the measured "
     "share. Δ in points with paired 95 % intervals, the adaptive arm minus this one; **bold**: clear after Holm's correction."
@@ -82,6 +83,20 @@ class ArmRow:
     latency: tuple[float, ...]
     to_adaptive: Difference | None
 
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> ArmRow:
+        """From the entry of ``adaptive.json``."""
+        apart = stored["to_adaptive"] and Difference(**stored["to_adaptive"])
+        return cls(**{**stored, "latency": tuple(stored["latency"]), "to_adaptive": apart})
+
+
+def fixed_at_equal_rounds(rows: Sequence[ArmRow]) -> str:
+    """Success in % that fixed horizons have at as many rounds as the adaptive one, the first row: between the two next to it,
+    by a straight line; "–" for adaptive K, which does not change the horizon.
+    """
+    fixed = sorted((row.rounds, row.rate) for row in rows if row.arm in HORIZONS)
+    return f"{100 * np.interp(rows[0].rounds, *np.transpose(fixed)):.1f}" if fixed else "–"
+
 
 def reproduce_adaptive(
     out: Path, executor: Executor, console: Console, workloads: Sequence[str] = ADAPTIVE_WORKLOADS, quick: bool = False
@@ -94,11 +109,17 @@ def reproduce_adaptive(
     name, command = file_and_command("adaptive", workloads, tuple(workloads) != ADAPTIVE_WORKLOADS, quick)
     found = {"command": command, "versions": versions(), "quick": quick, "legend": ABOUT, "workloads": results}
     write_file(out / f"{name}.json", json.dumps(found, indent=1, default=asdict) + "\n")
-    parts = ["# Adaptive horizon and adaptive K", f"Made by `{command}`. {ABOUT}", *[TRIAL] * quick]
+    write_file(out / f"{name}.md", page_of(found, results))
+    return out / f"{name}.md"
+
+
+def page_of(found: Mapping[str, Any], results: Mapping[str, Mapping[str, Sequence[ArmRow]]]) -> str:
+    """``adaptive.md``."""
+    parts = ["# Adaptive horizon and adaptive K", f"Made by `{found['command']}`. {found['legend']}"]
+    parts += [TRIAL] * found["quick"]
     for one, tables in results.items():
         parts += [f"## {WORKLOADS[one].title}", *(as_markdown(_table(title, rows)) for title, rows in tables.items())]
-    write_file(out / f"{name}.md", "\n\n".join(parts) + "\n")
-    return out / f"{name}.md"
+    return "\n\n".join(parts) + "\n"
 
 
 def run_workload(
@@ -184,21 +205,16 @@ def _latency_of(arm: str, drawn: float, latency: dict[str, float]) -> tuple[floa
 
 def _table(title: str, rows: Sequence[ArmRow]) -> list[list[Any]]:
     heading = [
-        title,
-        "success, %",
-        "rounds",
-        "steps",
-        "samples",
-        "samples per episode",
-        "latency",
+        title, "success, %", "fixed, at equal rounds, %", "rounds", "steps", "samples", "samples per episode", "latency",
         "Δ of the adaptive arm",
-    ]
+    ]  # fmt: skip
     return [
         heading,
         *(
             [
-                f"`{row.arm}`", f"{100 * row.rate:.1f}", f"{row.rounds:.1f}", f"{row.steps:.1f}", f"{row.drawn:.1f}",
-                f"{row.rounds * row.drawn:.0f}", " / ".join(f"{value:.2f}" for value in row.latency), points(row.to_adaptive),
+                f"`{row.arm}`", f"{100 * row.rate:.1f}", fixed_at_equal_rounds(rows) if row is rows[0] else "–",
+                f"{row.rounds:.1f}", f"{row.steps:.1f}", f"{row.drawn:.1f}", f"{row.rounds * row.drawn:.0f}",
+                " / ".join(f"{value:.2f}" for value in row.latency), points(row.to_adaptive),
             ]
             for row in rows
         ),

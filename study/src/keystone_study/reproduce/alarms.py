@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,8 +34,9 @@ SEEDS = {"calibration": 20, "test": 21}
 FALSE_ALARMS = 0.05
 #: The first candidate is executed, so that episodes are the policy's own and the same for all K.
 WATCHED, MANY = "first:k=16", "first:k=256"
+EXECUTED = "core-mean:k=16"  #: the arm whose selection is executed
 #: The arms, and the scores that are computed from their candidates. STAC's authors draw 256.
-ARMS: dict[str, tuple[str, ...]] = {WATCHED: tuple(SCORES), MANY: ("stac",), "core-mean:k=16": tuple(SCORES)}
+ARMS: dict[str, tuple[str, ...]] = {WATCHED: tuple(SCORES), MANY: ("stac",), EXECUTED: tuple(SCORES)}
 STATES = 20  #: initial states of each task, for calibration and for the test
 
 
@@ -76,6 +78,21 @@ class AlarmResult:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> AlarmResult:
+        """From what `as_dict` made; null is nan."""
+        rows = tuple(AlarmRow(**{name: _from_json(value) for name, value in row.items()}) for row in stored["rows"])
+        return cls(**{**stored, "tasks": tuple(stored["tasks"]), "rows": rows})
+
+
+def _from_json(value: Any) -> Any:
+    """Lists are estimates, objects are detections."""
+    if isinstance(value, list):
+        return Estimate(*(math.nan if one is None else one for one in value))
+    if isinstance(value, dict):
+        return Detection(**{name: _from_json(one) for name, one in value.items()})
+    return value
 
 
 def settings_for(workload: Workload, split: str, quick: bool) -> EvaluationConfig:

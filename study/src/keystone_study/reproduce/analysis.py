@@ -86,9 +86,9 @@ def analyse(experiment: Experiment, workload: Workload, rows: Sequence[EpisodeRe
     rates = {arm: rate_of(one) for arm, one in outcomes.items()}
     free = [arm for arm in arms if arm == arms[0] or arm in COOLED_BASELINES]
     control = max(free, key=lambda arm: rates[arm].rate)
-    to_first = _differences(outcomes, arms[0], [arm for arm in arms if arm != arms[0]])
-    to_control = _differences(outcomes, control, [arm for arm in arms if arm not in free])
-    to_paper = _differences(outcomes, PAPER, [arm for arm in arms if arm not in (*free, PAPER)])
+    to_first = differences(outcomes, arms[0], [arm for arm in arms if arm != arms[0]])
+    to_control = differences(outcomes, control, [arm for arm in arms if arm not in free])
+    to_paper = differences(outcomes, PAPER, [arm for arm in arms if arm not in (*free, PAPER)])
     return WorkloadResult(
         workload=workload,
         tasks=outcomes[arms[0]].tasks,
@@ -127,7 +127,8 @@ def flip_rate(outcomes: Outcomes) -> float | None:
     return sum(variances) / len(variances)
 
 
-def _differences(outcomes: dict[str, Outcomes], base: str, others: Sequence[str]) -> dict[str, Difference]:
+def differences(outcomes: dict[str, Outcomes], base: str, others: Sequence[str]) -> dict[str, Difference]:
+    """Of some arms to one, on the same states, with p corrected for their number."""
     found = {arm: compare(outcomes[base], outcomes[arm], "require").overall for arm in others}
     adjusted = holm([one.p for one in found.values()])
     return {

@@ -7,7 +7,7 @@ of the best arm with K = 16 over the best free change, from the finished workloa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -44,7 +44,7 @@ Candidates = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class PolicyCandidates:
     """The candidates of all rounds, (N, K, T, D), each dimension divided by its standard deviation, executed steps only.
 
     Attributes:
@@ -56,37 +56,37 @@ class Drawn:
     few: Candidates
 
 
-def dispersion(drawn: Drawn) -> float:
+def dispersion(candidates: PolicyCandidates) -> float:
     """Mean distance of a candidate to the mean of its round, root mean square over steps and dimensions."""
-    apart = drawn.own - drawn.own.mean(1, keepdims=True)
+    apart = candidates.own - candidates.own.mean(1, keepdims=True)
     return float(_rms(apart).mean())
 
 
-def two_modes(drawn: Drawn) -> float:
+def two_modes(candidates: PolicyCandidates) -> float:
     """Share of rounds whose candidates fall into two groups along their first principal axis."""
-    return float(np.mean([_between(round) > SPLIT for round in drawn.own]))
+    return float(np.mean([_between(round) > SPLIT for round in candidates.own]))
 
 
-def mean_to_medoid(drawn: Drawn) -> float:
+def mean_to_medoid(candidates: PolicyCandidates) -> float:
     """Distance between the mean and the candidate in the middle, relative to the dispersion."""
-    flat = drawn.own.reshape(*drawn.own.shape[:2], -1)
+    flat = candidates.own.reshape(*candidates.own.shape[:2], -1)
     distances = np.linalg.norm(flat[:, :, None] - flat[:, None], axis=-1)
-    medoid = drawn.own[np.arange(len(flat)), distances.sum(2).argmin(1)]
-    return float(_rms(drawn.own.mean(1) - medoid).mean() / max(dispersion(drawn), 1e-9))
+    medoid = candidates.own[np.arange(len(flat)), distances.sum(2).argmin(1)]
+    return float(_rms(candidates.own.mean(1) - medoid).mean() / max(dispersion(candidates), 1e-9))
 
 
-def few_steps(drawn: Drawn) -> float:
+def few_steps(candidates: PolicyCandidates) -> float:
     """How far the chunk of one noise moves with few steps, relative to the dispersion."""
-    return float(_rms(drawn.own - drawn.few).mean() / max(dispersion(drawn), 1e-9))
+    return float(_rms(candidates.own - candidates.few).mean() / max(dispersion(candidates), 1e-9))
 
 
-def few_steps_dispersion(drawn: Drawn) -> float:
+def few_steps_dispersion(candidates: PolicyCandidates) -> float:
     """Dispersion that is left with few steps, as a share."""
-    apart = drawn.few - drawn.few.mean(1, keepdims=True)
-    return float(_rms(apart).mean() / max(dispersion(drawn), 1e-9))
+    apart = candidates.few - candidates.few.mean(1, keepdims=True)
+    return float(_rms(apart).mean() / max(dispersion(candidates), 1e-9))
 
 
-PREDICTORS: dict[str, Callable[[Drawn], float]] = {
+PREDICTORS: dict[str, Callable[[PolicyCandidates], float]] = {
     "dispersion": dispersion,
     "share of rounds with two modes": two_modes,
     "mean to medoid": mean_to_medoid,
@@ -124,21 +124,21 @@ def frames(policy: str, rounds: int = ROUNDS) -> list[tuple[Observation, str]]:
         if count == 0:
             continue
         made = expert.demonstrate(task, record["regime"], record["seed"], attempt)
-        at = (np.arange(count) + 0.5) * len(made.actions) / count
-        found += [
-            ({"agent_pos": made.agent_pos[row], "environment_state": made.environment_state[row]}, task)
-            for row in at.astype(int)
-        ]
+        at = ((np.arange(count) + 0.5) * len(made.actions) / count).astype(int)
+        seen = {"agent_pos": made.agent_pos[at], "environment_state": made.environment_state[at]}
+        if expert.image:
+            seen["pixels"] = expert.draw(made.environment_state[at])
+        found += [({key: values[row] for key, values in seen.items()}, task) for row in range(count)]
     return found
 
 
-def draw(agent: Agent, shown: Sequence[tuple[Observation, str]]) -> Drawn:
+def draw(agent: Agent, shown: Sequence[tuple[Observation, str]]) -> PolicyCandidates:
     """Candidates of one round for each frame."""
     observations, tasks = [[one] for one, _ in shown], [task for _, task in shown]
     own, few = (_candidates(agent, observations, tasks, steps) for steps in (None, FEW))
     scale = np.maximum(own.std((0, 1, 2)), 1e-9)
     executed = slice(agent.execute)
-    return Drawn(own[:, :, executed] / scale, few[:, :, executed] / scale)
+    return PolicyCandidates(own[:, :, executed] / scale, few[:, :, executed] / scale)
 
 
 def _candidates(agent: Agent, observations: list[list[Observation]], tasks: list[str], steps: int | None) -> Candidates:
@@ -162,8 +162,8 @@ def measure(workload: Workload, path: Path) -> dict[str, float]:
         stored: dict[str, float] = json.loads(path.read_text())
         if stored.keys() == PREDICTORS.keys():
             return stored
-    drawn = draw(load_agent(workload.policy), frames(workload.policy))
-    found = {name: round(predictor(drawn), 4) for name, predictor in PREDICTORS.items()}
+    candidates = draw(load_agent(workload.policy), frames(workload.policy))
+    found = {name: round(predictor(candidates), 4) for name, predictor in PREDICTORS.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, json.dumps(found, indent=1) + "\n")
     return found
@@ -237,6 +237,17 @@ def verdict(correlations: Sequence[Correlation], policies: int) -> str:
     return "No predictor forecasts the gain: the best for fitting does not hold on the policies for testing."
 
 
+def caveat(rows: Iterable[str], correlations: Sequence[Correlation]) -> str:
+    """What the split and the number of policies leave open."""
+    policies = sum(not is_for_fitting(name) for name in rows)
+    widths = sorted(one.interval[1] - one.interval[0] for one in correlations)
+    return (
+        "The split was fixed beforehand. It puts a policy and the one that was trained again in the same way into different "
+        f"halves, so the halves are not independent. There are {policies} policies for testing: the intervals are "
+        f"{widths[0]:.1f} to {widths[-1]:.1f} wide, of at most 2, and would miss all but a strong relation."
+    )
+
+
 def reproduce_forecast(
     out: Path, executor: Executor, console: Console, workloads: Sequence[str] = MAIN_WORKLOADS, quick: bool = False
 ) -> Path:
@@ -266,6 +277,20 @@ def reproduce_forecast(
     return out / f"{name}.md"
 
 
+def correlation_table(correlations: Sequence[Correlation]) -> list[list[str]]:
+    """With a heading, for Markdown."""
+    heading = ["predictor", "rank correlation, fitting", "testing", "95 %"]
+    return [heading] + [
+        [
+            one.predictor,
+            f"{one.fitting:+.2f}",
+            f"{one.testing:+.2f}",
+            f"[{one.interval[0]:+.2f}, {one.interval[1]:+.2f}]",
+        ]
+        for one in correlations
+    ]
+
+
 def page(
     command: str,
     rows: dict[str, dict[str, float]],
@@ -279,21 +304,18 @@ def page(
         "demonstrations that the policy was not trained on, without an episode. *Gain*: the best arm with K = 16 against the "
         "best free change, points, from the main study. Every other policy is for fitting, the others for testing."
     )
-    first = [["predictor", "rank correlation, fitting", "testing", "95 %"]]
-    first += [
-        [
-            one.predictor,
-            f"{one.fitting:+.2f}",
-            f"{one.testing:+.2f}",
-            f"[{one.interval[0]:+.2f}, {one.interval[1]:+.2f}]",
-        ]
-        for one in correlations
-    ]
     second = [["policy", "for", "gain", *PREDICTORS]]
     second += [
         [name, "fitting" if is_for_fitting(name) else "testing", f"{100 * gains[name]:+.1f}"]
         + [f"{values[predictor]:.3f}" for predictor in PREDICTORS]
         for name, values in rows.items()
     ]
-    parts = ["# When do K candidates help?", about, f"**{said}**", as_markdown(first), as_markdown(second)]
+    parts = [
+        "# When do K candidates help?",
+        about,
+        f"**{said}**",
+        caveat(rows, correlations),
+        as_markdown(correlation_table(correlations)),
+        as_markdown(second),
+    ]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"

@@ -23,7 +23,7 @@ from keystone_robotics.files import write_file
 from keystone_robotics.policies import load_agent
 from keystone_robotics.spec import Spec
 from keystone_study.reproduce.analysis import Difference
-from keystone_study.reproduce.choose import Choice, choose
+from keystone_study.reproduce.best_arm import BestArm, choose
 from keystone_study.reproduce.grids import (
     AS_IT_IS,
     COOLED,
@@ -72,7 +72,7 @@ class MainResult:
 
     workload: Workload
     tasks: tuple[str, ...]
-    choices: dict[str, Choice]
+    choices: dict[str, BestArm]
     afterwards: str
     arms: tuple[Arm, ...]
     differences: tuple[tuple[str, str, Difference], ...]
@@ -94,7 +94,7 @@ class MainResult:
         return cls(
             workload=workload,
             tasks=tuple(stored["tasks"]),
-            choices={name: Choice(**one) for name, one in stored["choices"].items()},
+            choices={name: BestArm(**one) for name, one in stored["choices"].items()},
             afterwards=stored["afterwards"],
             arms=tuple(Arm(**{**one, "rate": _rate(one["rate"])}) for one in stored["arms"]),
             differences=tuple(
@@ -114,6 +114,7 @@ def result_of(workload: Workload, out: Path, executor: Executor, console: Consol
     path = out / "main" / f"{workload.name}.json"
     if path.exists():
         return MainResult.from_dict(json.loads(path.read_text()), workload)
+    workload.check_policy()
     found = run_workload(workload, out / "runs" / workload.name, executor, console)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, json.dumps(found.as_dict(), indent=1) + "\n")
@@ -161,7 +162,7 @@ def stored_latencies(
 
 def analyse_main(
     workload: Workload,
-    choices: dict[str, Choice],
+    choices: dict[str, BestArm],
     outcomes: dict[str, Outcomes],
     latency: dict[str, float],
     execute: int,

@@ -19,7 +19,7 @@ LEGEND = (
 
 
 def short_table(results: Sequence[MainResult]) -> list[list[str]]:
-    """For the README: the policy as it is, the best free change, KeyStone as recommended."""
+    """The policy as it is, the best free change, KeyStone as recommended."""
     heading = ["workload", "policy as it is", "best free change", "as recommended", "Δ to the policy as it is"]
     rows = []
     for result in results:

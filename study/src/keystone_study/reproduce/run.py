@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from keystone_study.reproduce.main import result_of
 from keystone_study.reproduce.tables import LEGEND, RECOMMENDED_ARM, by_task, details
 from keystone_study.reproduce.workloads import MAIN_WORKLOADS, WORKLOADS, Workload
 
+LONGEST_NAME = 100  #: of the workloads in a file's name: file systems end at 255 bytes
 TRIAL = "**A trial run on a few episodes: nothing can be concluded from these numbers.**"
 
 
@@ -65,8 +67,12 @@ def reproduce_main(
 def file_and_command(experiment: str, workloads: Sequence[str], some: bool, quick: bool) -> tuple[str, str]:
     """The name of the files, and the command. Results of some workloads must not overwrite those of the whole experiment."""
     command = f"keystone reproduce {experiment}" + (" --quick" if quick else "")
-    command += f" --workloads {' '.join(workloads)}" if some else ""
-    return "-".join([experiment, *workloads]) if some else experiment, command
+    if not some:
+        return experiment, command
+    joined = "-".join(workloads)
+    if len(joined) > LONGEST_NAME:
+        joined = f"{len(workloads)}-workloads-{zlib.crc32(joined.encode()):08x}"
+    return f"{experiment}-{joined}", f"{command} --workloads {' '.join(workloads)}"
 
 
 def reproduce(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.policies.load import trained_on
 from keystone_robotics.spec import Spec
@@ -31,6 +33,8 @@ class Workload:
         chosen_on: initial states of each task on which the main study tries all arms, and the best of them.
         reported_on: initial states of each task that the main study reports.
         drawn: in the picture of the main study.
+        in_readme: a row of the README's table: from every simulator the policy of mixed demonstrations, and LeRobot's own.
+        training: options of the training, if the policy is not shipped; ``policy`` is then its folder.
     """
 
     name: str
@@ -45,6 +49,16 @@ class Workload:
     chosen_on: tuple[int, int] = (4, 12)
     reported_on: int = 16
     drawn: bool = False
+    in_readme: bool = False
+    training: str = ""
+
+    def check_policy(self) -> None:
+        """Raise where the policy is neither shipped nor made yet."""
+        if self.training and not Path(self.policy).is_dir():
+            command = (
+                f"keystone train --env {self.env} --tasks {' '.join(self.tasks)} {self.training} --out {self.policy}"
+            )
+            raise KeystoneError(f"{self.title}: the policy is not shipped; train it with: {command}")
 
     def choosing(self) -> EvaluationConfig:
         """The states on which the main study chooses; the first stage is one shard."""
@@ -86,6 +100,11 @@ class Workload:
         return replace(self, states=QUICK, repeats=1, tasks=tasks[:2], chosen_on=(1, 2), reported_on=QUICK)
 
 
+HELD_OUT_TASKS = (
+    "assembly-v3", "basketball-v3", "bin-picking-v3", "box-close-v3", "disassemble-v3", "hand-insert-v3",
+    "pick-out-of-hole-v3", "stick-push-v3",
+)  # fmt: skip
+CUBES = {scene: tuple(f"{scene}-task{number}" for number in range(1, 6)) for scene in ("cube-single", "cube-double")}
 HELD_OUT = "Eight tasks that no rule or setting was chosen on."
 
 WORKLOADS: dict[str, Workload] = {
@@ -94,7 +113,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload(
             "metaworld-mixed", "Meta-World, mixed", "metaworld-held-out-mixed", "metaworld", 12, 5,
             f"{HELD_OUT} In 35 % of the stretches of the demonstrations the hand aims 4 cm to one side.",
-            drawn=True,
+            drawn=True, in_readme=True,
         ),
         Workload(
             "metaworld-noisy", "Meta-World, noisy", "metaworld-held-out-noisy", "metaworld", 12, 3,
@@ -104,7 +123,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload(
             "pusht", "PushT", "pusht-mixed", "pusht", 100, 5,
             "Initial states that no rule or setting was chosen on. Demonstrations push the T round either way.",
-            chosen_on=(32, 96), reported_on=128, drawn=True,
+            chosen_on=(32, 96), reported_on=128, drawn=True, in_readme=True,
         ),
         Workload(
             "metaworld-clean", "Meta-World, clean", "metaworld-held-out-clean", "metaworld", 12, 2,
@@ -128,12 +147,38 @@ WORKLOADS: dict[str, Workload] = {
         Workload(
             "cube-single-mixed", "OGBench cube, mixed", "cube-single-mixed", "ogbench", 20, 1,
             "Five tasks, actions with five dimensions. In 35 % of the stretches the hand aims 4 cm to one side.",
-            chosen_on=(6, 19), reported_on=26,
+            chosen_on=(6, 19), reported_on=26, in_readme=True,
         ),
         Workload(
             "cube-single-noisy", "OGBench cube, noisy", "cube-single-noisy", "ogbench", 20, 1,
             "Five tasks, actions with five dimensions. Demonstrated slowly, with an unsteady hand.",
             chosen_on=(6, 19), reported_on=26,
+        ),
+        Workload(
+            "aloha-mixed", "ALOHA, two arms, mixed", "aloha-transfer-mixed", "aloha", 60, 1,
+            "Fourteen action dimensions, chunks of 50 steps. In 35 % of the stretches the hands aim 4 cm to one side.",
+            chosen_on=(8, 24), reported_on=64, in_readme=True,
+        ),
+        Workload(
+            "pusht-pixels", "PushT, from its image", "pusht-pixels-mixed", "pusht-pixels", 60, 1,
+            "As PushT, but the policy sees the image of 96 x 96 pixels and the finger's position.",
+            chosen_on=(8, 24), reported_on=64,
+        ),
+        Workload(
+            "metaworld-strong", "Meta-World, strong", "out/policies/metaworld-held-out-strong", "metaworld", 12, 1,
+            f"{HELD_OUT} As clean, with 200 demonstrations of each instead of sixty and five times the iterations.",
+            tasks=HELD_OUT_TASKS, training="--regime clean --demonstrations 200 --iterations 20000",
+        ),
+        Workload(
+            "cube-single-strong", "OGBench cube, strong", "out/policies/cube-single-strong", "ogbench", 20, 1,
+            "Five tasks, actions with five dimensions. Demonstrated with a steady hand, 150 times each.",
+            tasks=CUBES["cube-single"], chosen_on=(6, 19), reported_on=26,
+            training="--regime clean --demonstrations 150 --iterations 12000",
+        ),
+        Workload(
+            "cube-double-mixed", "OGBench two cubes, mixed", "out/policies/cube-double-mixed", "ogbench", 12, 1,
+            "Five tasks of up to 500 steps. In 35 % of the stretches the hand aims 4 cm to one side.",
+            tasks=CUBES["cube-double"], training="--regime mixed --demonstrations 200 --iterations 20000",
         ),
         Workload(
             "choosing-metaworld", "Meta-World, for choosing", "metaworld-mixed", "metaworld", 20, 1,
@@ -146,6 +191,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload(
             "diffusion", "Meta-World, LeRobot's Diffusion Policy", "metaworld-mixed-diffusion", "metaworld", 10, 2,
             "Demonstrated as mixed. The tasks that rules were chosen on, other initial states.",
+            in_readme=True,
         ),
     )
 }  # fmt: skip
@@ -161,6 +207,7 @@ WORKLOADS |= {
         title=f"{WORKLOADS[name].title}, trained again",
         policy=f"{WORKLOADS[name].policy}-seed{seed}",
         drawn=False,
+        in_readme=False,
     )
     for name, seed in TRAINED_AGAIN.items()
 }
@@ -171,4 +218,9 @@ MAIN_WORKLOADS = (
     "diffusion",
     "cube-single-mixed",
     "cube-single-noisy",
+    "aloha-mixed",
+    "pusht-pixels",
+    "metaworld-strong",
+    "cube-single-strong",
+    "cube-double-mixed",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import atomic_write
+from keystone_robotics.versions import package_versions
 from keystone_study.train.demonstration import Demonstration
 from keystone_study.train.expert import Expert
 from keystone_study.train.progress import ProgressCallback, no_progress
@@ -75,7 +75,7 @@ def collect(
 
 
 def _origin(expert: Expert, regime: str) -> str:
-    versions = " ".join(f"{name}-{importlib.metadata.version(name)}" for name in expert.packages)
+    versions = " ".join(f"{name}-{version}" for name, version in package_versions(*expert.packages).items())
     return f"{expert.describe(regime)} {versions}"
 
 

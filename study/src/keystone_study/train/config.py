@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError, nearest_name
@@ -52,12 +53,15 @@ class TrainingConfig:
         """The expert of the benchmark."""
         return find_expert(self.benchmark)
 
-    def command(self, out: str) -> str:
-        """The command line of this training."""
+    def command(self, out: Path, demos: Path | None = None) -> str:
+        """The command line of this training. Folders are written as they were given; of an absolute path only the name, which
+        is all of it that means something on another machine.
+        """
         words = ["keystone", "train", "--env", self.benchmark, "--tasks", *self.tasks, "--regime", self.regime]
         words += ["--demonstrations", str(self.demonstrations), "--policy", self.policy]
-        words += ["--iterations", str(self.iterations), "--seed", str(self.seed), "--out", out]
-        return shlex.join(words)
+        words += ["--iterations", str(self.iterations), "--seed", str(self.seed)]
+        words += ["--demos", _portable(demos)] if demos else []
+        return shlex.join([*words, "--out", _portable(out)])
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
@@ -73,6 +77,10 @@ class TrainingConfig:
 def _require(name: str, known: tuple[str, ...], complaint: str) -> None:
     if name not in known:
         raise KeystoneError(f"{complaint} {name!r}: {nearest_name(name, known)}")
+
+
+def _portable(folder: Path) -> str:
+    return folder.name if folder.is_absolute() else str(folder)
 
 
 def _shown(value: Any) -> str:

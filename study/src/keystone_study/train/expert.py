@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from keystone_robotics.environments import Benchmark
+from keystone_robotics.environments import Array, Benchmark
 from keystone_robotics.evaluate.config import DEMONSTRATIONS
 from keystone_study.train.demonstration import Demonstration
 
@@ -29,6 +30,8 @@ class Expert(ABC):
         horizon: steps in a chunk of a policy for this benchmark ...
         n_action_steps: ... and how many of them are executed.
         width: of the hidden layers of a flow policy for it.
+        image: width and height of the image that a policy sees instead of the state, in pixels; 0 for the state.
+        repeated: leading numbers of `environment_state` that repeat `agent_pos`; LeRobot's environment leaves them out.
         packages: distributions whose versions affect demonstrations.
     """
 
@@ -40,6 +43,8 @@ class Expert(ABC):
     horizon: ClassVar[int] = 16
     n_action_steps: ClassVar[int] = 8
     width: ClassVar[int] = 192
+    image: ClassVar[int] = 0
+    repeated: ClassVar[int] = 0
     packages: ClassVar[tuple[str, ...]]
 
     @abstractmethod
@@ -49,6 +54,10 @@ class Expert(ABC):
     @abstractmethod
     def demonstrate(self, task: str, regime: str, seed: int, index: int) -> Demonstration:
         """The attempt number ``index``, successful or not: a function of these four alone, whatever was done before."""
+
+    def draw(self, environment_states: Array) -> NDArray[np.uint8]:
+        """(N, image, image, 3) what was seen in states (N, O) of demonstrations, which store no images."""
+        raise NotImplementedError
 
 
 def attempt_random(task: str, regime: str, seed: int, index: int) -> tuple[np.random.Generator, int]:

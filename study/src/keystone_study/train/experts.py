@@ -7,11 +7,12 @@ import warnings
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from keystone_robotics.environments import BENCHMARKS, Observation
 from keystone_robotics.environments.benchmark import Array
 from keystone_robotics.environments.metaworld import STATE, MetaWorldEnv
-from keystone_robotics.environments.pusht import PushTEnv
+from keystone_robotics.environments.pusht import PIXELS, PushTEnv
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_study.train.aloha_expert import AlohaExpert
 from keystone_study.train.demonstration import Demonstration
@@ -87,6 +88,7 @@ class PushTExperts(Expert):
     default_tasks = ("pusht",)
     regimes = ("clean", "noisy", "mixed")
     relative = (0, 1)
+    repeated = 2
     packages = ("gym-pusht", "pymunk")
 
     def describe(self, regime: str) -> str:
@@ -99,6 +101,18 @@ class PushTExperts(Expert):
         env = _pusht_env()
         env.reset(seed=state_seed)
         return PushTExpert(random, _pusht_settings(regime)).demonstrate(env, self.benchmark.max_steps(task))
+
+
+class PushTPixelExperts(PushTExperts):
+    """The same demonstrations, of which a policy sees the finger's position and the image."""
+
+    benchmark = BENCHMARKS["pusht-pixels"]
+    image = PIXELS
+
+    def draw(self, environment_states: Array) -> NDArray[np.uint8]:
+        env = _pusht_env()
+        env.reset(seed=0)
+        return np.stack([env.image_of(state) for state in environment_states])
 
 
 @functools.lru_cache(maxsize=1)  # making one takes as long as several episodes
@@ -123,7 +137,8 @@ def _pusht_settings(regime: str) -> ExpertSettings:
 
 
 EXPERTS: dict[str, Expert] = {
-    expert.benchmark.name: expert for expert in (MetaWorldExpert(), PushTExperts(), OGBenchExpert(), AlohaExpert())
+    expert.benchmark.name: expert
+    for expert in (MetaWorldExpert(), PushTExperts(), PushTPixelExperts(), OGBenchExpert(), AlohaExpert())
 }
 
 

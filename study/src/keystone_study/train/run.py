@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import platform
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from keystone_robotics import __version__
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.files import atomic_write
 from keystone_robotics.policies.load import RECORD
+from keystone_robotics.versions import package_versions
 from keystone_study.train.collect import Collection, collect
 from keystone_study.train.config import TrainingConfig
 from keystone_study.train.demonstration import Demonstration
@@ -56,14 +56,15 @@ def run_training(config: TrainingConfig, out: Path, demos: Path | None = None, b
     try:
         if not _prepare_folder(config, out):
             return False
-        found = _collect_demonstrations(config, demos or out / WORK / "demos", bar)
+        found = collect_demonstrations(config, demos or out / WORK / "demos", bar)
         together = [one for collection in found.values() for one in collection.demonstrations]
         recipe = make_recipe(config.policy, together, config.expert, config.seed)
         schedule = Schedule(iterations=config.iterations, batch=recipe.batch, learning_rate=recipe.learning_rate)
         with bar(f"training {config.policy}", config.iterations) as report:
             loss = optimise(recipe, schedule, config.seed, out / WORK / CHECKPOINT, report)
         recipe.save(out)
-        _write_json(out / RECORD, _record(config, out, recipe, found, loss))  # last: marks the training as finished
+        record = _record(config, config.command(out, demos), recipe, found, loss)
+        _write_json(out / RECORD, record)  # last: marks the training as finished
     except (OSError, SafetensorError) as error:
         raise KeystoneError(f"{out} cannot be written to ({error}); what is there is kept, try again") from error
     return True
@@ -106,7 +107,7 @@ def _prepare_folder(config: TrainingConfig, out: Path) -> bool:
     return True
 
 
-def _collect_demonstrations(config: TrainingConfig, demos: Path, bar: Bar) -> dict[str, Collection]:
+def collect_demonstrations(config: TrainingConfig, demos: Path, bar: Bar) -> dict[str, Collection]:
     """The demonstrations of each task."""
     found = {}
     for task in config.tasks:
@@ -118,17 +119,17 @@ def _collect_demonstrations(config: TrainingConfig, demos: Path, bar: Bar) -> di
 
 
 def _record(
-    config: TrainingConfig, out: Path, recipe: Recipe, found: dict[str, Collection], loss: float
+    config: TrainingConfig, command: str, recipe: Recipe, found: dict[str, Collection], loss: float
 ) -> dict[str, Any]:
     """How the policy was made; nothing about the machine."""
     packages = ("numpy", "torch", *config.expert.packages, *recipe.packages)
     return {
         **config.record(),
-        "command": config.command(out.resolve().name),
+        "command": command,
         "versions": {
             "keystone": __version__,
             "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in packages},
+            **package_versions(*packages),
         },
         "expert_success": {task: round(collection.success_rate, 3) for task, collection in found.items()},
         "demonstrator": config.expert.describe(config.regime),

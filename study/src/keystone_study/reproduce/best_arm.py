@@ -20,7 +20,7 @@ SHORTLIST = 10  #: arms of each group that are tried on all states
 
 
 @dataclass(frozen=True)
-class Choice:
+class BestArm:
     """The best arm of a group.
 
     Attributes:
@@ -44,7 +44,7 @@ def choose(
     folder: Path,
     executor: Executor,
     console: Console,
-) -> dict[str, Choice]:
+) -> dict[str, BestArm]:
     """The best arm of each group, by success rate; of equals the first.
 
     Args:
@@ -68,7 +68,7 @@ def choose(
     for name, arms in groups.items():
         best = str(_best(short[name], rates)[0])
         spent = sum(counts[str(arm)] for arm in arms)
-        choices[name] = Choice(best, rates[best], counts[best], len(arms), spent)
+        choices[name] = BestArm(best, rates[best], counts[best], len(arms), spent)
     return choices
 
 
