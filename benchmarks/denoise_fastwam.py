@@ -71,7 +71,8 @@ def row(model: Any, k: int, rounds: int) -> dict[str, Any]:
         raise RuntimeError("LeRobot's Fast-WAM is not known to the fast path: nothing to measure")
     given = observation(model)
     noise = torch.randn(k, ACTIONS, ACTION_DIM, generator=torch.Generator().manual_seed(1))
-    run = partial(denoise, model, count=STEPS, shift=None, given=given, compiled=uncompiled)
+    call = {"num_inference_steps": STEPS, "sigma_shift": None}
+    run = partial(denoise, model, call=call, given=given, compiled=uncompiled)
     variants = {
         "single": partial(run, noise[:1]),
         "authors": partial(run, noise),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import RESULTS
+from keystone_robotics.tables import as_markdown
 
 
 def denoise_table(results: Path = RESULTS) -> str:
@@ -19,7 +20,7 @@ def denoise_table(results: Path = RESULTS) -> str:
         "max abs. Δ",
         "peak MiB: authors / fast",
     )
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    cells = []
     found = _denoise_results(results)
     for row in _rows(found):
         plain = f"{row['plain_ratio']:.2f}×" if "plain_ratio" in row else "–"
@@ -28,8 +29,8 @@ def denoise_table(results: Path = RESULTS) -> str:
         if "compiled_ratio" in row:
             fast += f", compiled {row['compiled_ratio']:.2f}×"
         cost = f"{row['authors_over_single']:.1f} / {row['fast_over_single']:.1f}"
-        lines.append(f"| {row['case']} | {plain} | {fast} | {cost} | {row['difference']:.0e} | {_memory(row, ' / ')} |")
-    return "\n".join([*lines, "", *_machines(found)])
+        cells.append([row["case"], plain, fast, cost, f"{row['difference']:.0e}", _memory(row, " / ")])
+    return "\n".join([as_markdown([heads, *cells]), "", *_machines(found)])
 
 
 def _denoise_results(results: Path) -> list[dict[str, Any]]:
@@ -47,24 +48,23 @@ def _machines(found: list[dict[str, Any]]) -> list[str]:
 def round_table(results: Path = RESULTS) -> str:
     """``whole_round.json``."""
     found = _read(results / "whole_round.json")
-    return "\n".join([*_rounds(found["rows"]), "", _machine(found)])
+    return f"{_rounds(found['rows'])}\n\n{_machine(found)}"
 
 
 def upstream_round_table(results: Path = RESULTS) -> str:
     """``whole_round_upstream.json``, whose rows come from several environments."""
     rows = _read(results / "whole_round_upstream.json")["rows"]
     environments = sorted({f"{row['checkout']} {row['commit']}: torch {row['torch']}, {row['date']}" for row in rows})
-    return "\n".join([*_rounds(rows), "", f"({'; '.join(environments)})"])
+    return f"{_rounds(rows)}\n\n({'; '.join(environments)})"
 
 
-def _rounds(rows: list[dict[str, Any]]) -> list[str]:
+def _rounds(rows: list[dict[str, Any]]) -> str:
     heads = ("case", "path", "16 separate calls", "a batch of 16 rows", "in single calls")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    cells = []
     for row in rows:
         repeated = f"{row['repeated_ratio']:.1f}×" if "repeated_ratio" in row else "–"
-        ratios = f"{row['ratio']:.1f}× | {repeated} | {row['fast_over_single']:.1f}"
-        lines.append(f"| {row['case']} | {row['path']} | {ratios} |")
-    return lines
+        cells.append([row["case"], row["path"], f"{row['ratio']:.1f}×", repeated, f"{row['fast_over_single']:.1f}"])
+    return as_markdown([heads, *cells])
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import datetime
 import json
 import platform
 from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from keystone_robotics.files import atomic_write
+from keystone_robotics.versions import package_versions
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -49,21 +49,16 @@ def describe_machine(command: str) -> dict[str, str]:
 
     from keystone_robotics.profiling.fingerprint import processor
 
+    packages = ("torch", "numpy", "numba")
+    found = package_versions(*packages)
     return {
         "command": command,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "cpu": processor(),
         "python": platform.python_version(),
-        **{package: _version(package) for package in ("torch", "numpy", "numba")},
+        **{package: found.get(package, "not installed") for package in packages},
         "threads": str(torch.get_num_threads()),
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def results_folder(quick: bool) -> Path:

@@ -63,11 +63,11 @@ def speedups(cloud: str, k: int, batch: int, effort: Effort) -> dict[str, Any]:
 
 def relative_times(shape: Shape, effort: Effort) -> dict[str, Any]:
     """Time of each selector on two modes of the given shape, in units of the compiled one at `BASE`."""
-    inputs, home = draw("two ways", shape, effort.inputs), draw("two ways", BASE, effort.inputs)
+    inputs, base = draw("two ways", shape, effort.inputs), draw("two ways", BASE, effort.inputs)
     calls = {name: on_each(name, inputs) for name in SELECTORS}
-    seconds = _seconds({"home": on_each("compiled", home), **calls}, effort)
+    seconds = _seconds({"base": on_each("compiled", base), **calls}, effort)
     _, k, steps, dims = shape
-    return {"k": k, "numbers": steps * dims, **{name: ratio(seconds, name, "home") for name in SELECTORS}}
+    return {"k": k, "numbers": steps * dims, **{name: ratio(seconds, name, "base") for name in SELECTORS}}
 
 
 def core_mean(cloud: str, batch: int, effort: Effort) -> dict[str, Any]:

@@ -1,29 +1,31 @@
-"""`keystone serve` against openpi's own server, on the same policy with the same K, over loopback.
+"""`keystone serve` against the servers that its protocols come from, on the same policy with the same K, over loopback.
 
     KEYSTONE_UPSTREAM=… python -m benchmarks.serve                    # throughput and latency; see docs/upstream.md
+    python -m benchmarks.serve --policy benchmarks.serve:small_policy # the same of a tiny policy
     python -m benchmarks.serve --soak                                 # memory over 200,000 requests and 10,000 reconnects
     python -m benchmarks.serve --fuzz 100000                          # fuzzed messages to each protocol
+    python -m benchmarks.serve --reducers                             # CPU time of each of `keystone_robotics.reducers`
 
-Both servers are processes with one thread for the model. Blocks of requests to one and to the other alternate, so that other
-load on the machine disturbs both alike. Compared are medians over blocks; CPU milliseconds per request are the server
-process's own.
+All servers are processes with one thread for the model. Robots of one protocol ask one server and then the other, a second each
+and by turns, so that other load on the machine disturbs both alike. Compared are medians over turns; CPU milliseconds per
+request are the server process's own.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
+import itertools
 import json
+import math
 import os
 import re
-import socket
 import statistics
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,45 +33,11 @@ from typing import Any
 import numpy as np
 
 import keystone_robotics as keystone
-from benchmarks import harness
+from benchmarks import harness, serve_stock
+from benchmarks.serve_clients import ROBOTS, STATE, state_of
 
 RESULTS = Path(__file__).parent / "results" / "serve.json"
 CLIENTS = (1, 2, 4, 8, 16)
-STATE = "environment_state"
-
-
-def observation_dim(policy: str) -> int:
-    """Numbers that a shipped policy takes."""
-    from keystone_robotics.policies.load import find_policy
-
-    folder = find_policy(policy)
-    assert folder is not None
-    return int(json.loads((folder / "config.json").read_text())["observation_dim"])
-
-
-def run_stock(policy: str, spec: str) -> None:
-    """Openpi's own server, from its source, with a policy to which KeyStone is attached as docs/openpi.md says."""
-    from keystone_robotics.policies.load import load_agent
-
-    path = Path(os.environ["KEYSTONE_UPSTREAM"]) / "openpi/src/openpi/serving/websocket_policy_server.py"
-    loaded = importlib.util.spec_from_file_location("websocket_policy_server", path)
-    assert loaded is not None
-    assert loaded.loader is not None
-    module = importlib.util.module_from_spec(loaded)
-    loaded.loader.exec_module(module)
-    agent = load_agent(policy)
-    keystone.attach(agent.policy, spec)
-
-    class Policy:
-        def infer(self, observation: dict[str, Any]) -> dict[str, Any]:
-            return {"actions": agent.plan([[observation]], [""])[0]}
-
-    Policy().infer(agent.example())
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    print(f"serving openpi on 127.0.0.1:{port}", flush=True)
-    module.WebsocketPolicyServer(Policy(), "127.0.0.1", port).serve_forever()
 
 
 @contextlib.contextmanager
@@ -77,9 +45,10 @@ def server(command: list[str]) -> Iterator[tuple[dict[str, int], Any]]:
     """The ports of a server in a process, and the process."""
     import psutil
 
+    folder = tempfile.TemporaryDirectory()  # LeRobot's server writes logs where it is started
     process = subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder.name,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(harness.ROOT)},
     )  # fmt: skip
     try:
         assert process.stdout is not None
@@ -95,83 +64,123 @@ def server(command: list[str]) -> Iterator[tuple[dict[str, int], Any]]:
     finally:
         process.terminate()
         process.communicate()
+        folder.cleanup()
 
 
-def ours(policy: str, spec: str, *more: str) -> list[str]:
+def ours(policy: str, spec: str, *more: str, protocols: Sequence[str] = ("openpi",)) -> list[str]:
     """The command of our server."""
-    return ["-m", "keystone_robotics", "serve", policy, "--spec", spec, "--protocol", "openpi:0", *more]
+    ports = ",".join(f"{name}:0" for name in protocols)
+    return ["-m", "keystone_robotics", "serve", policy, "--spec", spec, "--protocol", ports, *more]
 
 
-def block(port: int, process: Any, clients: int, requests: int, dim: int) -> dict[str, Any]:
-    """Requests of several clients at once, each waiting for its reply as a robot does."""
-    from openpi_client.websocket_client_policy import WebsocketClientPolicy
-
-    connected: list[Any] = []
-    while len(connected) < clients:
-        with contextlib.suppress(ConnectionRefusedError):
-            connected.append(WebsocketClientPolicy("127.0.0.1", port))
+def turn(robots: Sequence[Any], states: Sequence[Any], process: Any, seconds: float) -> dict[str, Any]:
+    """Robots that ask for some time, each waiting for its reply as a robot does."""
     latencies: list[float] = []
-    reports: list[dict[str, Any]] = []
+    reports: list[dict[str, Any] | None] = []
+    end = time.perf_counter() + seconds
 
-    def act(client: Any, seed: int) -> None:
-        state = np.random.default_rng(seed).normal(size=dim).astype(np.float32)
-        for _ in range(requests):
-            begin = time.perf_counter()
-            reply = client.infer({STATE: state})
+    def act(robot: Any, state: Any) -> None:
+        while (begin := time.perf_counter()) < end:
+            reports.append(robot.act(state))
             latencies.append(time.perf_counter() - begin)
-            reports.append(reply.get("keystone", {}))
 
-    threads = [threading.Thread(target=act, args=(one, number)) for number, one in enumerate(connected)]
     before, begin = sum(process.cpu_times()[:2]), time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    seconds = time.perf_counter() - begin
-    for client in connected:
-        client._ws.close()
-    p50, p95, p99 = np.percentile(latencies, [50, 95, 99])
+    with ThreadPoolExecutor(len(robots)) as pool:
+        for done in [pool.submit(act, *pair) for pair in zip(robots, states, strict=True)]:
+            done.result()
+    elapsed = time.perf_counter() - begin
+    own = [one for one in reports if one is not None]
+    said = [one for one in own if one]
+    p50, p95, p99 = np.percentile(
+        [a for a, b in zip(latencies, reports, strict=True) if b is not None] or [math.nan], [50, 95, 99]
+    )
     return {
-        "per_second": len(latencies) / seconds, "p50_ms": 1e3 * p50, "p95_ms": 1e3 * p95, "p99_ms": 1e3 * p99,
-        "cpu_ms": 1e3 * (sum(process.cpu_times()[:2]) - before) / len(latencies),
-        "k": float(np.mean([one["k"] for one in reports])) if reports[0] else None,
-        "late": float(np.mean([one["late"] for one in reports])) if reports[0] else None,
+        "per_second": len(own) / elapsed, "p50_ms": 1e3 * p50, "p95_ms": 1e3 * p95, "p99_ms": 1e3 * p99,
+        "cpu_ms": 1e3 * (sum(process.cpu_times()[:2]) - before) / len(own) if own else None,
+        "batch": float(np.mean([one["batch"] for one in said])) if said else None,
+        "k": float(np.mean([one["k"] for one in said])) if said else None,
+        "late": float(np.mean([one["late"] for one in said])) if said else None,
+        "lost": 1 - len(own) / max(len(reports), 1),
     }  # fmt: skip
 
 
-def compare(policy: str, k: int, requests: int, blocks: int, deadline_ms: float) -> list[dict[str, Any]]:
-    """Rows of medians over blocks, for each number of clients and server."""
-    spec, dim = f"core-mean:k={k}", observation_dim(policy)
-    kinds = {
-        "keystone serve": ours(policy, spec),
-        "with deadline": ours(policy, spec, "--deadline-ms", str(deadline_ms)),
+def compare(policy: str, k: int, seconds: float, turns: int, deadline_ms: float, protocols: Sequence[str]) -> Any:
+    """Rows of medians over turns, for each protocol, number of robots and server."""
+    from keystone_robotics.serve.policy import load_served
+
+    spec, dim = f"core-mean:k={k}", len(load_served(policy).interface.inputs[STATE])
+    commands = {
+        "keystone serve": ours(policy, spec, protocols=protocols),
+        "with deadline": ours(policy, spec, "--deadline-ms", str(deadline_ms), protocols=protocols),
     }
-    if os.environ.get("KEYSTONE_UPSTREAM"):
-        kinds["openpi's server"] = ["-m", "benchmarks.serve", "--stock", "--policy", policy, "--k", str(k)]
+    for name in protocols:
+        if (reason := serve_stock.missing(name)) is not None:
+            print(f"{name}'s own server is not measured: {reason}", flush=True)
+        else:
+            commands[name] = ["-m", "benchmarks.serve_stock", name, "--policy", policy, "--k", str(k)]
     rows = []
     with contextlib.ExitStack() as stack:
-        running = {kind: stack.enter_context(server(command)) for kind, command in kinds.items()}
-        for ports, process in running.values():
-            block(ports["openpi"], process, 2, 5, dim)
-        for clients in CLIENTS:
+        running = {kind: stack.enter_context(server(command)) for kind, command in commands.items()}
+        for name, clients in itertools.product(protocols, CLIENTS):
+            kinds = [one for one in ("keystone serve", "with deadline", name) if one in running]
             found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
-            for _ in range(blocks):
-                for kind, (ports, process) in running.items():
-                    found[kind].append(block(ports["openpi"], process, clients, requests, dim))
-            for kind, some in found.items():
-                row = {"policy": policy, "k_asked": k, "server": kind, "clients": clients}
-                row |= {
-                    name: None if some[0][name] is None else round(statistics.median(one[name] for one in some), 3)
-                    for name in some[0]
+            states = [state_of(number, dim) for number in range(clients)]
+            with contextlib.ExitStack() as connected:
+                robots = {
+                    kind: [
+                        connected.enter_context(
+                            contextlib.closing(_connect(name, running[kind][0][name], number, policy))
+                        )
+                        for number in range(clients)
+                    ]
+                    for kind in kinds
                 }
-                if "deadline" in kind:
-                    row["deadline_ms"] = deadline_ms
-                if "openpi's server" in found:
-                    pairs = zip(some, found["openpi's server"], strict=True)
-                    row["ratio"] = round(statistics.median(a["per_second"] / b["per_second"] for a, b in pairs), 3)
-                rows.append(row)
+                for _ in range(turns + 1):
+                    for kind in kinds:
+                        found[kind].append(turn(robots[kind], states, running[kind][1], seconds))
+            rows += [_row(found, kind, name, clients, policy, k, deadline_ms) for kind in kinds]
+            for row in rows[-len(kinds) :]:
                 print(json.dumps(row), flush=True)
     return rows
+
+
+def model_bound(policy: str, k: int) -> dict[int, float]:
+    """How much more a core could answer with rounds of several robots, if there were nothing but the model: by their number."""
+    from keystone_robotics.serve.policy import load_served
+    from keystone_robotics.serve.replica import Replica
+    from keystone_robotics.serve.scheduler import Limits, Setting
+    from keystone_robotics.spec import Spec
+
+    replica = Replica(load_served(policy), Spec.parse(f"core-mean:k={k}"), clock=time.thread_time)
+    found, setting = replica.warm_up(Limits(least_k=k)).latency, Setting(k)
+    return {one: round(one * found.undisturbed(1, setting) / found.undisturbed(one, setting), 3) for one in CLIENTS}
+
+
+def _connect(protocol: str, port: int, number: int, policy: str) -> Any:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:  # it says its port before it listens
+        with contextlib.suppress(OSError):
+            return ROBOTS[protocol](port, number, policy)
+    raise SystemExit(f"{protocol} does not listen on {port}")
+
+
+def _row(
+    found: dict[str, list[dict[str, Any]]], kind: str, name: str, clients: int, policy: str, k: int, ms: float
+) -> Any:
+    some = found[kind][1:]  # in the first turn connections and estimates settle
+    row: dict[str, Any] = {"policy": policy, "k_asked": k, "protocol": name, "clients": clients}
+    row["server"] = "stock" if kind == name else kind
+    for key in some[0]:
+        values = [one[key] for one in some if one[key] is not None and math.isfinite(one[key])]
+        row[key] = round(statistics.median(values), 3) if values else None
+    if kind == "with deadline":
+        row["deadline_ms"] = ms
+    if name in found:
+        pairs = list(zip(some, found[name][1:], strict=True))
+        for ratio, key, sign in (("ratio", "per_second", 1), ("cpu_ratio", "cpu_ms", -1)):
+            known = [(a[key] / b[key]) ** sign for a, b in pairs if a[key] and b[key]]
+            row[ratio] = round(statistics.median(known), 3) if len(known) == len(pairs) else None
+    return row
 
 
 @keystone.factory
@@ -205,7 +214,7 @@ def soak(requests: int, reconnects: int, note: Callable[[dict[str, Any]], None],
     with server(ours("benchmarks.serve:small_policy", "core-mean:k=2")) as (ports, process):
         seen, url = [], f"ws://127.0.0.1:{ports['openpi']}"
         for part in range(10):
-            share = requests // 10 // clients, max(reconnects // 10 // clients, 1)
+            share = -(-requests // 10 // clients), -(-reconnects // 10 // clients)
             with ThreadPoolExecutor(clients) as pool:
                 for done in [pool.submit(act, url, *share) for _ in range(clients)]:
                     done.result()
@@ -229,35 +238,60 @@ def fuzz(count: int) -> dict[str, int]:
     }
 
 
+def reducers() -> dict[str, float]:
+    """CPU milliseconds of each reducer for 16 candidates of 50 steps and 7 dimensions: the median of 200 calls."""
+    from keystone_robotics.reducers import REDUCERS, candidate_noise, reduce
+
+    candidates, found = candidate_noise(0, 16, (50, 7)), {}
+    for name in REDUCERS:
+        times = []
+        for _ in range(220):
+            begin = time.thread_time()
+            reduce(candidates, name)
+            times.append(time.thread_time() - begin)
+        found[name] = round(1e3 * statistics.median(times[20:]), 3)
+    return found
+
+
 def main() -> None:
     """Measure, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default="metaworld-mixed")
     parser.add_argument("--k", type=int, default=16)
-    parser.add_argument("--per-client", type=int, default=40, help="requests of a client in a block")
-    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--protocol", nargs="+", choices=ROBOTS, default=list(ROBOTS))
     parser.add_argument("--deadline-ms", type=float, default=100)
     parser.add_argument("--soak", action="store_true", help="measure memory over many requests and connections")
     parser.add_argument("--requests", type=int, default=200_000, help="of the soak")
     parser.add_argument("--reconnects", type=int, default=10_000, help="of the soak")
     parser.add_argument("--fuzz", type=int, default=0, help="fuzzed messages to each protocol")
-    parser.add_argument("--stock", action="store_true", help="run openpi's server")
+    parser.add_argument("--reducers", action="store_true", help="measure the reducers for engines")
     given = parser.parse_args()
-    if given.stock:
-        run_stock(given.policy, f"core-mean:k={given.k}")
-        return
-    if given.soak:
+    if given.reducers:
+        write("reducers", reducers())
+    elif given.soak:
         soak(given.requests, given.reconnects, lambda found: write("memory", found))
     elif given.fuzz:
         write("fuzz", fuzz(given.fuzz))
     else:
-        write("throughput", compare(given.policy, given.k, given.per_client, given.blocks, given.deadline_ms))
+        rows = compare(given.policy, given.k, given.seconds, given.turns, given.deadline_ms, given.protocol)
+        kept = [
+            row for row in json.loads(RESULTS.read_text()).get("throughput", [])
+            if row["policy"] != given.policy or row.get("protocol") not in given.protocol
+        ]  # fmt: skip
+        write("throughput", kept + rows)
+        bounds = json.loads(RESULTS.read_text()).get("model_bound", {})
+        write("model_bound", {**bounds, given.policy: model_bound(given.policy, given.k)})
 
 
 def write(name: str, found: Any) -> None:
     """Replace a part of the results."""
     written = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    written |= {name: found, "machine": harness.describe_machine("python -m benchmarks.serve")}
+    machine = {**harness.describe_machine("python -m benchmarks.serve"), "load_average": os.getloadavg()[2]}
+    written[name] = found
+    if name == "throughput":  # what depends on it most
+        written["machine"] = machine
     RESULTS.write_text(json.dumps(written, indent=1) + "\n")
 
 

@@ -39,6 +39,7 @@ MODULES = (
     "closed_loop",
     "monitor",
     "rerun_log",
+    "report_page",
 )
 
 
