@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parents[1] / "upstream" / "results.json"
 TESTED = {
     "openpi": ("openpi",),
     "openpi-jax": ("openpi",),
-    "isaac-groot": ("Isaac-GR00T-N1.5", "Isaac-GR00T-N1.6", "Isaac-GR00T-N1.7"),
+    "isaac-groot": ("Isaac-GR00T-N1.5", "Isaac-GR00T-N1.6", "Isaac-GR00T-N1.7", "Isaac-GR00T-2ea60d6"),
     "starvla": ("starVLA", "starVLA-eaa51c4", "starVLA-23f3788"),
     "x-vla": ("X-VLA", "X-VLA-d622be6"),
     "fast-wam": ("FastWAM",),
@@ -25,11 +25,29 @@ TESTED = {
     "rdt": ("RoboticsDiffusionTransformer",),
     "h-rdt": ("H_RDT",),
     "openvla-oft": ("openvla-oft",),
+    "cosmos-policy": ("cosmos-policy",),
+}
+
+#: Recipes of an adapter, in docs/recipes.
+RECIPES = {
+    "pi05": ("pi05-libero",),
+    "smolvla": ("smolvla-libero",),
+    "openpi": ("pi05-libero-openpi",),
+    "openpi-jax": ("pi05-libero-openpi",),
+    "isaac-groot": ("groot-widowx", "groot-google-robot"),
+    "starvla": ("starvla-widowx", "starvla-pi-libero"),
+    "x-vla": ("xvla-widowx",),
+    "fast-wam": ("fastwam-robotwin",),
+    "cogact": ("cogact-widowx", "dexbotic-libero"),
+    "rdt": ("rdt-maniskill",),
+    "h-rdt": ("h-rdt-robotwin",),
+    "cosmos-policy": ("cosmos-policy-libero",),
 }
 
 #: What of a project ran, where it is not the whole policy after its encoders.
 SCOPES = {
     "openvla-oft": "without its image encoders, on a causal Llama in place of its bidirectional one",
+    "cosmos-policy": "its model, conditions and sampler, with small stand-ins for its transformer and video encoder",
 }
 
 
@@ -63,7 +81,8 @@ def tables() -> str:
 
 def matrix() -> list[str]:
     """Which model in whose code was tested how: from the adapters, and from the runs that were recorded."""
-    lines = ["", "By model, code base and how it was tested:", "", "| adapter | code base | tested |", "|---|---|---|"]
+    lines = ["", "By model, code base and how it was tested:", ""]
+    lines += ["| adapter | code base | tested | [`compile=`](fast.md#compiling) | recipe |", "|---|---|---|---|---|"]
     runs = json.loads(RESULTS.read_text())
     for adapter in ADAPTERS.values():
         if adapter.project == "any":
@@ -75,7 +94,9 @@ def matrix() -> list[str]:
         else:
             run = [recorded(name, runs[name]) for name in TESTED.get(adapter.name, ()) if name in runs]
             how = "; ".join(run) or "a small model of ours with the same methods, in `tests/`; its own code was not run"
-        lines.append(f"| `{adapter.name}` | {adapter.project} | {how} |")
+        recipes = ", ".join(f"[{name}](recipes/{name}.md)" for name in RECIPES.get(adapter.name, ()))
+        compiles = "yes" if adapter.compiles else "–" if adapter.refusal else "refused"
+        lines.append(f"| `{adapter.name}` | {adapter.project} | {how} | {compiles} | {recipes or '–'} |")
     return lines
 
 

@@ -14,5 +14,5 @@ overrides=$(printf '%s\n' "numpy>=1.24" "lerobot[$extras]>=0.6" "vla-eval>=0.8")
   -e ".[dev]" -e ./study -e ./packages/lerobot_policy_keystone
 {
   .venv/bin/uv pip list --python "$env/bin/python" 2>/dev/null | grep -iE '^(lerobot|vla-eval|torch|transformers|diffusers) '
-  "$env/bin/python" -m pytest -q -n 2 --dist loadgroup tests/lerobot tests/sample tests/harness tests/policies tests/docs
+  "$env/bin/python" -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/lerobot tests/sample tests/harness tests/policies tests/docs
 } 2>&1 | tee out/newest.log

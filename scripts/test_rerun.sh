@@ -7,7 +7,8 @@ for version in 0.24 0.41; do
   folder=".venvs/rerun-$version"
   if [ ! -x "$folder/bin/python" ]; then
     .venv/bin/python -m venv "$folder"
-    echo "$base" > "$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_base.pth"
+    # addsitedir, because the .pth files of editable packages in it must be read too
+    echo "import site; site.addsitedir('$base')" > "$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_base.pth"
   fi
   "$folder/bin/python" -m pip install --quiet --no-deps "rerun-sdk==$version.*"
   "$folder/bin/python" -m pytest -p no:cacheprovider tests/view

@@ -1,4 +1,4 @@
-"""Writes the table in docs/upstream.md from the recorded runs: python scripts/upstream_table.py."""
+"""Writes the tables in docs/upstream.md from the recorded runs and upstream/checkouts.py: python scripts/upstream_table.py."""
 
 import json
 import runpy
@@ -8,39 +8,30 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs" / "upstream.md", ROOT / "upstream" / "results.json"
 BEGIN, END = "<!-- upstream:begin -->\n", "<!-- upstream:end -->\n"
-COMMANDS_BEGIN, COMMANDS_END = "<!-- commands:begin -->\n", "<!-- commands:end -->\n"
+PACKAGES_BEGIN, PACKAGES_END = "<!-- packages:begin -->\n", "<!-- packages:end -->\n"
 
 
 def table() -> str:
     """One row per tested checkout."""
     lines = [
-        "| checkout | commit | date | result | largest difference to single calls | with | repeat |",
+        "| checkout | commit | date | KeyStone | result | largest difference to single calls | with |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, run in json.loads(RESULTS.read_text()).items():
         lines.append(
-            f"| {name} | {run['commit']} | {run['date']} | {result(run)} | {differences(run)} | {run['versions']} "
-            f"| `TESTS={run['tests']}` |"
+            f"| {name} | {run['commit']} | {run['date']} | {run.get('keystone', '')} | {result(run)} | {differences(run)} "
+            f"| {run['versions']} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def commands() -> str:
-    """From nothing to a row of the table, for each checkout."""
-    found = runpy.run_path(str(ROOT / "upstream" / "checkouts.py"))
-    lines = []
-    for name, run in json.loads(RESULTS.read_text()).items():
-        repository, commit = found["CHECKOUTS"][name]
-        lines += [
-            f"{name}:",
-            "",
-            f"    git clone {repository} checkouts/{name} && git -C checkouts/{name} checkout {commit}",
-            f"    python3.12 -m venv env-{name} && env-{name}/bin/pip install -e . pytest \\",
-            f"        {found['PACKAGES'][name]}",
-            f"    KEYSTONE_UPSTREAM=checkouts make test-upstream UPSTREAM_PYTHON=env-{name}/bin/python TESTS={run['tests']}",
-            "",
-        ]
-    return "\n".join(lines)
+def packages() -> str:
+    """What the tests of each checkout need."""
+    lines = ["| checkout | repository | packages |", "|---|---|---|"]
+    checkouts = runpy.run_path(str(ROOT / "upstream" / "checkouts.py"))["CHECKOUTS"]
+    for name, one in sorted(checkouts.items()):
+        lines.append(f"| {name} | {one.repository.removeprefix('https://')} | {one.packages} |")
+    return "\n".join(lines) + "\n"
 
 
 def result(run: dict[str, Any]) -> str:
@@ -54,9 +45,9 @@ def differences(run: dict[str, Any]) -> str:
 
 
 def page() -> str:
-    """The page with the regenerated table and commands."""
+    """The page with the regenerated tables."""
     text = PAGE.read_text()
-    for begin, end, made in ((BEGIN, END, table()), (COMMANDS_BEGIN, COMMANDS_END, commands())):
+    for begin, end, made in ((BEGIN, END, table()), (PACKAGES_BEGIN, PACKAGES_END, packages())):
         before, rest = text.split(begin)
         text = before + begin + made + end + rest.split(end)[1]
     return text

@@ -1,10 +1,10 @@
 """The original Diffusion Policy's and DP3's real policies with tiny random weights."""
 
 import sys
-from types import ModuleType
 from typing import Any
 
 import torch
+from checkouts import without
 from groot_head import spread_out
 from torch import Tensor
 
@@ -69,9 +69,7 @@ def unet_on_images(schedule: str, how: str) -> Any:
 
 
 def dp3(schedule: str, how: str) -> Any:
-    # Imported for its farthest points, which the policies do not use, and without a package for this Python.
-    for name in ("pytorch3d", "pytorch3d.ops"):
-        sys.modules.setdefault(name, ModuleType(name))
+    without("pytorch3d", "pytorch3d.ops")  # imported for its farthest points, and without a package for this Python
     from diffusion_policy_3d.policy.dp3 import DP3
     from diffusion_policy_3d.policy.simple_dp3 import SimpleDP3
     from omegaconf import OmegaConf

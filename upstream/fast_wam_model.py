@@ -1,4 +1,4 @@
-"""Fast-WAM's real model with two-layer experts and a convolution in the place of the Wan VAE."""
+"""Fast-WAM's real model with two-layer experts and a convolution instead of the Wan VAE."""
 
 from typing import Any
 

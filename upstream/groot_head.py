@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkouts import without
 from torch import Tensor, nn
 from transformers.feature_extraction_utils import BatchFeature
 
@@ -64,6 +65,9 @@ def spread_out(head: nn.Module) -> nn.Module:
 
 
 def build_n1d5() -> Model:
+    without(
+        "pytorch3d", "pytorch3d.transforms"
+    )  # imported for rotations in data, and without a package for this Python
     from gr00t.model.action_head.flow_matching_action_head import FlowmatchingActionHead, FlowmatchingActionHeadConfig
 
     config = FlowmatchingActionHeadConfig(
@@ -173,3 +177,23 @@ class PolicyTests:
             assert handle.stats["rounds"] == 1
         finally:
             keystone.detach(holder)
+
+
+class RealTimeChunkingTests:
+    """For versions that take the overlap with a previous chunk."""
+
+    NAME: str
+
+    @pytest.mark.parametrize("path", ["plain", "fast"])
+    @pytest.mark.parametrize("k", [4, 16])
+    def test_real_time_chunking(self, model: Any, record: Callable[..., None], k: int, path: str) -> None:
+        given = inputs(2)
+        given["action"] = torch.randn(2, HORIZON, DIMS, generator=torch.Generator().manual_seed(1))
+        options = {"action_horizon": 5, "rtc_overlap_steps": 4, "rtc_frozen_steps": 2, "rtc_ramp_rate": 3.0}
+
+        def predict_on() -> Tensor:
+            return model.get_action(given, options)["action_pred"]
+
+        found = contract.largest_difference(model, predict_on, k, path, space=REAL)
+        record(self.NAME, "real-time chunking", found)
+        assert found < 1e-5

@@ -1,10 +1,6 @@
-"""openpi at its own commit: PyTorch and JAX, its own `Policy`, its own server and client. Needs openpi's environment."""
+"""openpi at its own commit: PyTorch and JAX, its own `Policy` and client. Needs openpi's environment."""
 
-import asyncio
-import contextlib
 import logging
-import socket
-import threading
 from unittest import mock
 
 import numpy as np
@@ -13,8 +9,13 @@ import pytest
 import torch
 
 import keystone_robotics as keystone
-from keystone_robotics.integrations.openpi import wrap_policy
 from keystone_robotics.sample.noise import initial_noise
+from keystone_robotics.serve.model import Model
+from keystone_robotics.serve.policy import ServedMessages
+from keystone_robotics.serve.replica import Replica
+from keystone_robotics.serve.scheduler import Limits
+from keystone_robotics.serve.server import running
+from keystone_robotics.serve.service import Service
 
 K = 4
 
@@ -75,37 +76,23 @@ def test_fewer_steps(policy, record, monkeypatch):
     np.testing.assert_array_equal(act(policy), one)
 
 
-def test_stock_server_and_client(openpi):
-    from openpi.serving.websocket_policy_server import WebsocketPolicyServer
+def warmed_up(policy, **options):
+    """The policy as `keystone serve` runs it, ready for requests."""
+    replica = Replica(ServedMessages("openpi", policy), keystone.Spec(**options))
+    replica.warm_up(Limits(least_k=options["k"]))
+    return replica
+
+
+def test_keystone_serve_and_openpis_client(openpi):
     from openpi_client.action_chunk_broker import ActionChunkBroker
     from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
-    policy = wrap_policy(tiny.libero_policy(tiny.jax_model(pi05=True)), k=K, execute=5)
-    assert policy.warm_up()  # compiles, which may take longer than a websocket waits for a sign of life
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = WebsocketPolicyServer(policy, host="127.0.0.1", port=port, metadata=policy.metadata)
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(server.run())
-
-    def run():
-        with contextlib.suppress(asyncio.CancelledError):
-            loop.run_until_complete(task)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    for _ in range(100):
-        try:
-            client = WebsocketClientPolicy("127.0.0.1", port)
-            break
-        except ConnectionRefusedError:
-            threading.Event().wait(0.1)
-    broker = ActionChunkBroker(client, action_horizon=5)
-    steps = [broker.infer({**tiny.observation(), "keystone_seed": 1}) for _ in range(5)]
-    again = client.infer({**tiny.observation(), "keystone_seed": 1})
-    loop.call_soon_threadsafe(task.cancel)
-    thread.join(10)
+    replica = warmed_up(tiny.libero_policy(tiny.jax_model(pi05=True)), k=K, execute=5)
+    with running(Service(Model(replica, Limits(least_k=K))), {"openpi": 0}) as ports:
+        client = WebsocketClientPolicy("127.0.0.1", ports["openpi"])
+        broker = ActionChunkBroker(client, action_horizon=5)
+        steps = [broker.infer({**tiny.observation(), "keystone_seed": 1}) for _ in range(5)]
+        again = client.infer({**tiny.observation(), "keystone_seed": 1})
     assert steps[0]["keystone"]["k"] == K
     assert sum(steps[0]["keystone"]["sizes"]) == K
     assert steps[4]["keystone"] == steps[0]["keystone"]
@@ -117,10 +104,9 @@ def test_stock_server_and_client(openpi):
 def test_a_warm_up_compiles_all_that_a_request_needs_in_jax(k, caplog):
     import jax
 
-    policy = wrap_policy(tiny.libero_policy(tiny.jax_model(pi05=True)), k=k)
-    counts = []
+    policy, counts = tiny.libero_policy(tiny.jax_model(pi05=True)), []
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
-        for ask in (policy.warm_up, lambda: policy.infer(tiny.observation())):
+        for ask in (lambda: warmed_up(policy, k=k), lambda: policy.infer(tiny.observation())):
             caplog.clear()
             ask()
             counts.append(sum("XLA compilation" in line for line in caplog.messages))
@@ -178,8 +164,7 @@ def test_a_compiled_torch_sampler_is_compiled_once_per_k(record):
     keystone.detach(policy)
     torch._dynamo.reset()
     graphs.clear()
-    policy = wrap_policy(policy, k=K)
-    assert policy.warm_up()
+    warmed_up(policy, k=K)
     compiled = len(graphs)
     policy.infer(tiny.observation())
     assert len(graphs) == compiled > 0
@@ -190,14 +175,14 @@ def test_the_fast_step_compiles_and_is_compiled_before_the_first_request(record)
     from torch._dynamo.utils import counters
 
     torch._dynamo.reset()
-    policy = wrap_policy(tiny.libero_policy(tiny.torch_model(pi05=True), is_pytorch=True), k=K, seed=0, compile=True)
-    assert policy.warm_up()
+    policy = tiny.libero_policy(tiny.torch_model(pi05=True), is_pytorch=True)
+    handle = warmed_up(policy, k=K, seed=0, compile=True).handle
     compiled = counters["stats"]["unique_graphs"]
     for prompt in ("pick it", "go"):
         policy.infer({**tiny.observation(), "prompt": prompt})
-    assert policy.handle.path == "fast"
+    assert handle.path == "fast"
     assert counters["stats"]["unique_graphs"] == compiled > 0
-    record("openpi", "torch pi05 compile=True", policy.handle.engine.finding.difference)
+    record("openpi", "torch pi05 compile=True", handle.engine.finding.difference)
     keystone.detach(policy)
 
 

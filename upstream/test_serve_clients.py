@@ -1,4 +1,4 @@
-"""GR00T's and StarVLA's own clients, from their sources, against `keystone serve`.
+"""RoboArena's own client, from its source, against `keystone serve`; GR00T's and StarVLA's, where their checkouts are.
 
 Of GR00T only the file with the client is run; what it imports for type hints and its configuration class stand in.
 """
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkouts import importable
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "serve"))
-from serving import serving, state
+sys.path.insert(0, str(Path(__file__).parents[1] / "study" / "src"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "serve"))
+from serving import STATE, serving, state
 
 
 @dataclasses.dataclass
@@ -24,9 +24,8 @@ class ModalityConfig:
     modality_keys: list
 
 
-def groot_client(version, path, monkeypatch):
+def groot_client(folder, path, monkeypatch):
     """The module with a version's client."""
-    folder = importable(version)
     stand_ins = {
         "gr00t": {}, "gr00t.data": {}, "gr00t.policy": {"__path__": []}, "gr00t.eval": {"__path__": []},
         "gr00t.data.types": {"ModalityConfig": ModalityConfig}, "gr00t.data.dataset": {"ModalityConfig": ModalityConfig},
@@ -47,15 +46,32 @@ def groot_client(version, path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def ports():
-    with serving("groot", "starvla") as (_, ports):
+    with serving("roboarena", "groot", "starvla") as (_, ports):
         yield ports
 
 
+def test_roboarenas_client(checkout, ports):
+    checkout("roboarena")
+    from roboarena.policy_client import WebsocketClientPolicy
+    from roboarena.policy_server import PolicyServerConfig
+
+    client = WebsocketClientPolicy("127.0.0.1", ports["roboarena"])
+    config = PolicyServerConfig(**client.get_server_metadata())
+    assert config.needs_session_id
+    assert config.n_external_cameras == 0
+    reply = client.infer({STATE: state(1), "session_id": "38DSA3hd3", "prompt": "push"})
+    assert type(reply) is dict
+    assert (reply["actions"].shape, reply["actions"].dtype) == ((6, 2), np.float32)
+    with pytest.raises(RuntimeError, match="the policy takes environment_state"):
+        client.infer({})
+    assert client.reset({"session_id": "38DSA3hd3"}) == "reset successful"
+
+
 @pytest.mark.parametrize("version", ["Isaac-GR00T-N1.6", "Isaac-GR00T-N1.7"])
-def test_groots_policy_client(version, ports, monkeypatch):
+def test_groots_policy_client(version, checkout, ports, monkeypatch):
     if version.endswith("7"):
         pytest.importorskip("msgpack_numpy")
-    module = groot_client(version, "gr00t/policy/server_client.py", monkeypatch)
+    module = groot_client(checkout(version), "gr00t/policy/server_client.py", monkeypatch)
     abstract = {"check_observation", "check_action"}
     client_class = type("Client", (module.PolicyClient,), {name: lambda self, value: None for name in abstract})
     client = client_class(host="127.0.0.1", port=ports["groot"])
@@ -71,8 +87,8 @@ def test_groots_policy_client(version, ports, monkeypatch):
         client.kill_server()
 
 
-def test_groots_n15_client(ports, monkeypatch):
-    module = groot_client("Isaac-GR00T-N1.5", "gr00t/eval/service.py", monkeypatch)
+def test_groots_n15_client(checkout, ports, monkeypatch):
+    module = groot_client(checkout("Isaac-GR00T-N1.5"), "gr00t/eval/service.py", monkeypatch)
     client = module.ExternalRobotInferenceClient(host="127.0.0.1", port=ports["groot"])
     assert client.ping()
     action = client.get_action({"state.joints": state(1)[None], "annotation.human.task": ["push"]})
@@ -80,8 +96,8 @@ def test_groots_n15_client(ports, monkeypatch):
 
 
 @pytest.mark.parametrize("version", ["starVLA", "starVLA-eaa51c4"])
-def test_starvlas_client(version, ports, monkeypatch):
-    folder = importable(version)
+def test_starvlas_client(version, checkout, ports, monkeypatch):
+    folder = checkout(version)
     for name in [one for one in sys.modules if one.partition(".")[0] == "deployment"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(folder)
