@@ -19,6 +19,7 @@ from keystone_robotics.select import (
     ActionSpace,
     Round,
     RuleResult,
+    Scored,
     Selection,
     select,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "Round",
     "RoundEvent",
     "RuleResult",
+    "Scored",
     "Selection",
     "Spec",
     "__version__",

@@ -86,7 +86,7 @@ class Spec:
     """
 
     rule: Any = option(  # noqa: RUF009
-        DEFAULT_RULE, f"rule that selects: {', '.join(RULES)}; in Python also a function", check_rule, str
+        DEFAULT_RULE, f"rule that selects: {', '.join(RULES)}; in Python also a function or a Scored", check_rule, str
     )
     k: int | str = option(
         None,

@@ -60,6 +60,23 @@ STEPS = {
 }
 """The number of denoising steps in the policies' configurations."""
 
+SCORED = {
+    "diffusion": {"global_cond"},
+    "eo1": {"input_ids", "pixel_values", "states"},
+    "evo1": {"fused_tokens", "state"},
+    "fastwam": {"batch"},
+    "groot": {"backbone_features", "state_features", "embodiment_id"},
+    "molmoact2": {"input_ids", "pixel_values"},
+    "multi_task_dit": {"conditioning_vec"},
+    "pi0": {"images", "lang_tokens", "state"},
+    "pi05": {"images", "tokens"},
+    "smolvla": {"images", "lang_tokens", "state"},
+    "vla_jepa": {"conditioning_tokens", "state"},
+    "wall_x": {"input_ids", "pixel_values", "proprioception"},
+    "xvla": {"input_ids", "image_input", "proprio"},
+}
+"""Some of what a scorer is shown: parameters of the policies' own methods."""
+
 
 def named(names: Sequence[str]) -> Any:
     """One case for each policy; all of a policy's cases share a worker, which builds it once."""
@@ -372,6 +389,23 @@ def test_select_action_executes_the_chosen_chunk(name: str, policy: Any) -> None
         chunk = rounds[step // steps].selection.chunk
         width = window.dims or chunk.shape[-1]
         torch.testing.assert_close(action[:, :width], chunk[:, window.start + step % steps, :width].to(action))
+
+
+@named(NAMES)
+def test_a_scorer_is_shown_the_call_and_every_candidate(name: str, policy: Any) -> None:
+    recipe, k, seen = POLICIES[name], 3, []
+
+    def liking(context: dict[str, Any], candidates: Tensor) -> Tensor:
+        seen.append((context, candidates))
+        return torch.tensor([[0.0, 2.0, 1.0]]).expand(candidates.shape[:2])
+
+    handle = keystone.attach(policy, k=k, seed=0, rule=keystone.Scored(liking))
+    recipe.predict(policy, recipe.batch(1))
+    ((context, candidates),) = seen
+    assert candidates.shape[:2] == (1, k)
+    assert SCORED[name] <= set(context)
+    assert handle.last is not None
+    assert torch.equal(handle.last.chunk, candidates[:, 1])
 
 
 # 8: attaching and detaching

@@ -136,7 +136,7 @@ class AutoK:
             begin = Mark.now()
             candidates, _ = round.draw(event.path, k)
             sampled = engine.wait(device)
-            engine.selector.select(candidates, round.request.delay)
+            engine.select(round.request, candidates)
             selected = Mark.now()
         # Where the sampler encodes too, that is in the time of the replay already.
         encode = event.times.encode - event.times.encode_inside

@@ -171,7 +171,7 @@ class Engine:
         if self.is_own_code(k):
             return self.run_single(request.single, request.chunk)
         steps = self.steps  # likewise
-        request = request.wrapped(partial(self._call_at, steps))
+        request = replace(request.wrapped(partial(self._call_at, steps)), call=self.usage.call)
         with self.timer.round():
             round = self._next_round(request, k if adaptive is None else adaptive.least, steps)  # noise
             trace = self._draw_marked(round)  # path, draw, verify
@@ -409,8 +409,13 @@ class Engine:
     def _select(self, round: SeededRequest, trace: DrawTrace) -> tuple[Selection, float]:
         """The selection among these candidates, and how many seconds it took."""
         begin = Mark.now()
-        selection = self.selector.select(trace.candidates, round.request.delay)
+        selection = self.select(round.request, trace.candidates)
         return selection, Mark.now().host - begin.host
+
+    def select(self, request: SampleRequest, candidates: Tensor) -> Selection:
+        """One of the K candidates (B, K, T, D) of each row."""
+        with self.usage.bypass():  # a scorer may call the policy
+            return self.selector.select(candidates, request.delay, request.call)
 
     def _draw_rest(
         self, round: SeededRequest, trace: DrawTrace, adaptive: AdaptiveRange

@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import torch
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.proxies import proxy_class, root_class
+from keystone_robotics.sample.usage import Call
 
 if TYPE_CHECKING:
     from keystone_robotics.sample.engine import Engine
@@ -73,8 +75,8 @@ class Hook:
         return functools.partial(self._call, instance, self.from_class(instance) if own is None else own)
 
     def _call(self, instance: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with _inside(instance) as attached:
-            single = functools.partial(own, *args, **kwargs)
+        single = functools.partial(own, *args, **kwargs)
+        with _inside(instance, single) as attached:
             call = functools.partial(self._method, instance, own, *args, **kwargs)
             return _explained(instance, call, single) if attached else single()
 
@@ -98,15 +100,15 @@ class Hook:
 
 
 @contextlib.contextmanager
-def _inside(instance: Any) -> Iterator[bool]:
-    """Within this block the object is not detached from; False if it has been since its method was looked up, or if its own
-    methods are to run.
+def _inside(instance: Any, own: Call) -> Iterator[bool]:
+    """Within this block, which stands for the call ``own``, the object is not detached from; False if it has been since its
+    method was looked up, or if its own methods are to run.
     """
     engine: Engine | None = vars(instance).get("_keystone")
     if engine is None:
         yield False
         return
-    engine.usage.enter()
+    engine.usage.enter(own)
     try:
         yield vars(instance).get("_keystone") is engine and not engine.usage.is_bypassed
     finally:
@@ -120,8 +122,8 @@ def _guarded(name: str, method: Callable[..., Any], original: type) -> Callable[
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # a lock would break the graph
             return method(self, *args, **kwargs)
-        own = functools.partial(getattr(original, name), self, *args, **kwargs)
-        with _inside(self) as attached:
+        own = functools.partial(types.MethodType(getattr(original, name), self), *args, **kwargs)
+        with _inside(self, own) as attached:
             return _explained(self, functools.partial(method, self, *args, **kwargs), own) if attached else own()
 
     return call

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from keystone_robotics.sample.usage import Call
+
 #: Maps initial noise (B * K, *shape) and K to candidates (B * K, T, D).
 SampleFn = Callable[[Tensor, int], Tensor]
 
@@ -61,6 +63,7 @@ class SampleRequest:
         precision: coarsest dtype of the computation, where torch's parameters do not tell; asked after candidates are drawn.
         chunk: extracts the chunks (B, T, D) from the result of ``single``.
         restore: converts the selected chunks (B, T, D) to the method's return value.
+        call: of the overridden method, for rules that look at its arguments; set by the engine.
     """
 
     single: Callable[[], Any]
@@ -74,6 +77,7 @@ class SampleRequest:
     precision: Callable[[], torch.dtype] | None = None
     chunk: Callable[[Any], Tensor] = _same
     restore: Callable[[Tensor], Any] = _same
+    call: Call | None = None
 
     def wrapped(self, wrap: Callable[[Any], Any]) -> SampleRequest:
         """The request with its calls of the policy's code wrapped."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.sample.adapter import Adapter, Window
-from keystone_robotics.select import ActionSpace, Selection, select
+from keystone_robotics.sample.usage import Call
+from keystone_robotics.select import ActionSpace, Scored, Selection, select
 from keystone_robotics.select.agreement import AdaptiveRange, agreed_steps, step_dispersion
 from keystone_robotics.select.rules.base import Rule
 
@@ -50,11 +53,11 @@ class Selector:
         if self.adapter.padding_reason:
             self._check_window(self._window())
 
-    def select(self, candidates: Tensor, delay: int = 0) -> Selection:
-        """One of the K candidates (B, K, T, D) of each row."""
+    def select(self, candidates: Tensor, delay: int = 0, call: Call | None = None) -> Selection:
+        """One of the K candidates (B, K, T, D) of each row, which a call of the policy's sampling method asks for."""
         if self.execute is not None and self.execute > candidates.shape[2]:
             raise KeystoneError(f"execute={self.execute}: the policy's chunks have {candidates.shape[2]} steps")
-        rule, space = self._rule(len(candidates)), self.space_for(candidates, delay)
+        rule, space = self._rule(candidates, call), self.space_for(candidates, delay)
         # A constant seed: with the round's, the selection of a row would depend on the other rows.
         selection = select(candidates, rule, space, seed=0, metric=self.metric)
         if self.horizon is None:
@@ -138,10 +141,13 @@ class Selector:
         self._completed[key] = given, completed
         return completed
 
-    def _rule(self, rows: int) -> Rule:
-        """The rule, with the rest of the previous chunk if it uses it."""
+    def _rule(self, candidates: Tensor, call: Call | None) -> Rule:
+        """The rule, with scores, or with the rest of the previous chunk, if it uses them."""
+        if isinstance(self.rule, Scored):
+            with torch.no_grad():
+                return self.rule.of(_arguments(call), candidates.detach())
         previous = self.history
-        if not self.rule.remembers or previous is None or len(previous) != rows:
+        if not self.rule.remembers or previous is None or len(previous) != len(candidates):
             return self.rule
         window = self._window()
         ahead = None if window is None else previous[:, window.steps :]
@@ -158,3 +164,18 @@ class Selector:
         if not self._warned:
             self._warned = True
             log.warning("KeyStone: %s, so rule %s cannot use the previous chunk", reason, self.rule.name)
+
+
+def _arguments(call: Call | None) -> dict[str, Any]:
+    """What a method was called with, by the names of its parameters, defaults included."""
+    if call is None:
+        raise KeystoneError(
+            "a scorer is shown what the policy's sampling method is called with, which torch.compile hides"
+        )
+    bound = inspect.signature(call.func).bind(*call.args, **call.keywords)
+    bound.apply_defaults()
+    named = dict(bound.arguments)
+    for name, parameter in bound.signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            named.update(named.pop(name))
+    return named

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 from keystone_robotics.errors import KeystoneError
 
 #: Seconds that `detach` waits for a round to end.
 DETACH_SECONDS = 60.0
+
+#: A call of one of the policy's own methods: the bound method with its arguments.
+Call = partial[Any]
 
 
 class Usage:
@@ -29,19 +34,30 @@ class Usage:
     @property
     def depth(self) -> int:
         """How many overridden methods this thread is inside of."""
-        return getattr(self._thread, "depth", 0)
+        return len(self._calls)
 
-    def enter(self) -> None:
+    @property
+    def call(self) -> Call | None:
+        """The innermost of these methods: the policy's own, with what it was called with; None outside."""
+        calls = self._calls
+        return calls[-1] if calls else None
+
+    @property
+    def _calls(self) -> list[Call]:
+        calls: list[Call] = vars(self._thread).setdefault("calls", [])
+        return calls
+
+    def enter(self, call: Call) -> None:
         """Called at the begin of an overridden method; waits only where this thread is not inside already."""
         if not self.is_inside:
             with self._condition:
                 self._condition.wait_for(lambda: not self._closed)
                 self._inside += 1
-        self._thread.depth = self.depth + 1
+        self._calls.append(call)
 
     def leave(self) -> None:
         """Called at its end."""
-        self._thread.depth -= 1
+        self._calls.pop()
         if not self.is_inside:
             with self._condition:
                 self._inside -= 1

@@ -2,8 +2,8 @@
 
 from keystone_robotics.select.api import select
 from keystone_robotics.select.rounds import Round, RuleResult
-from keystone_robotics.select.rules import RULES
+from keystone_robotics.select.rules import RULES, Scored
 from keystone_robotics.select.selection import Selection
 from keystone_robotics.select.space import ActionSpace
 
-__all__ = ["RULES", "ActionSpace", "Round", "RuleResult", "Selection", "select"]
+__all__ = ["RULES", "ActionSpace", "Round", "RuleResult", "Scored", "Selection", "select"]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
 from keystone_study.methods import samplers
 from keystone_study.policies.flow import FlowConfig, FlowPolicy
@@ -65,6 +66,21 @@ def test_a_stored_scorer_scores_alike_and_the_sampler_takes_its_best(policy, nam
     every = samplers.derived_noise(noise, 6)  # an untrained policy does not move the noise
     best = scorer.score(context, every).argmax(1)
     torch.testing.assert_close(chosen, every[torch.arange(2), best])
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_an_attached_policy_executes_what_its_scorer_likes_best(policy, name):
+    scorer, observation, events = make_scorer(name, CONFIG, seed=3), torch.randn(2, 3), []
+    handle = keystone.attach(policy, k=6, seed=0, rule=scorer.rule(policy))
+    handle.subscribe(events.append)
+    try:
+        chosen = policy(observation)
+    finally:
+        keystone.detach(policy)
+    candidates = events[0].candidates  # an untrained policy's are normalised already
+    best = scorer.score(policy.encode(observation), candidates).argmax(1)
+    torch.testing.assert_close(chosen, candidates[torch.arange(2), best])
+    assert handle.last.rule == name
 
 
 def test_what_is_no_scorer_is_refused(tmp_path):

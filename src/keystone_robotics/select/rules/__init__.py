@@ -19,6 +19,7 @@ from keystone_robotics.select.rules.kde import KernelDensity
 from keystone_robotics.select.rules.keystone import Keystone
 from keystone_robotics.select.rules.mean import Mean
 from keystone_robotics.select.rules.medoid import Medoid
+from keystone_robotics.select.rules.scored import Scored
 from keystone_robotics.select.rules.trimmed_mean import TrimmedMean
 
 #: Every rule by name; the values are frozen dataclasses of the rule's parameters.
@@ -29,7 +30,7 @@ RULES: dict[str, type[Rule]] = {
     )
 }  # fmt: skip
 
-__all__ = ["RULES", "RoundRule", "Rule", "bind"]
+__all__ = ["RULES", "RoundRule", "Rule", "Scored", "bind"]
 
 
 def bind(rule: str | Callable[..., Any] | Rule, params: Mapping[str, Any]) -> Rule:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from keystone_study.policies.flow import FlowConfig
+from keystone_robotics.select import Scored
+from keystone_study.policies.flow import FlowConfig, FlowPolicy
 
 
 class Scorer(nn.Module, ABC):
@@ -31,6 +33,15 @@ class Scorer(nn.Module, ABC):
     @abstractmethod
     def loss(self, context: Tensor, chunks: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
         """Of contexts (B, width), normalised chunks (B, T, D) and what is learned about each, (B, …)."""
+
+    def rule(self, policy: FlowPolicy) -> Scored:
+        """For ``keystone.attach(policy, rule=…)``: the candidate with the highest score."""
+
+        def score(context: Mapping[str, Any], candidates: Tensor) -> Tensor:
+            return self.score(context["context"], (candidates - policy.action_mean) / policy.action_std)
+
+        score.__name__ = self.name
+        return Scored(score)
 
 
 def perceptron(inputs: int, outputs: int, width: int) -> nn.Sequential:
