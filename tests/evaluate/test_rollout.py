@@ -21,7 +21,6 @@ from keystone_robotics.evaluate.worker import Worker, checked_worker
 from keystone_robotics.policies import load_agent
 from keystone_robotics.records import Store
 from keystone_robotics.sample.engine import Engine
-from keystone_robotics.sample.selector import Selector
 from keystone_robotics.spec import Spec
 from keystone_study.policies.flow import FlowPolicy
 from keystone_study.policies.flow_agent import FlowAgent
@@ -356,10 +355,9 @@ def test_synthesised_chunks_are_marked(toy):
 def test_a_remembering_rule_compares_each_episode_with_its_own_past(toy, monkeypatch):
     """Episodes end at different times; those that go on must not be compared with another's chunk."""
 
-    def watched(self, rows):
-        rule = original(self, rows)
+    def watched(candidates, rule, *args, **options):
         previous.append(None if rule.previous is None else np.asarray(rule.previous))
-        return rule
+        return keystone.select(candidates, rule, *args, **options)
 
     def paired(self, *args):
         round = original_next(self, *args)
@@ -367,8 +365,8 @@ def test_a_remembering_rule_compares_each_episode_with_its_own_past(toy, monkeyp
         return round
 
     previous, rounds_seen = [], []
-    original, original_next = Selector._rule, Engine._next_round
-    monkeypatch.setattr(Selector, "_rule", watched)
+    original_next = Engine._next_round
+    monkeypatch.setattr("keystone_robotics.sample.selector.select", watched)
     monkeypatch.setattr(Engine, "_next_round", paired)
     settings = toy(keep_rounds=True)
     results = run_arm(settings, "coherent:k=8", count=16)

@@ -272,14 +272,22 @@ def test_a_delay_moves_the_executed_steps(wide):
     assert counted(handle, delay=2) == ([3, 4, 5, 6, 7], REAL)
 
 
-def test_rules_that_look_back_look_past_what_is_executed(wide, caplog):
+def test_rules_that_look_back_look_past_what_is_executed(wide, caplog, monkeypatch):
     """Steps that count are not steps that are executed: only `execute` and the policy say those."""
+
+    def watched(candidates, rule, *args, **options):
+        compared.append(rule)
+        return keystone.select(candidates, rule, *args, **options)
+
+    compared = []
+    monkeypatch.setattr("keystone_robotics.sample.selector.select", watched)
     for options, executed in (({"space": ActionSpace(steps=2)}, 10), ({"execute": 3}, 3)):
         handle = keystone.attach(wide, k=4, rule="coherent", **options)
         selector = handle.engine.selector
         before = selector.select(torch.randn(1, 4, 12, 32))
         selector.remember(before)
-        assert np.array_equal(selector._rule(1).previous, before.chunk[:, executed:])
+        selector.select(torch.randn(1, 4, 12, 32))
+        assert np.array_equal(compared[-1].previous, before.chunk[:, executed:])
         keystone.detach(wide)
     assert not caplog.records
 
