@@ -18,6 +18,7 @@ from keystone_robotics.sample.event import Listener, RoundEvent
 from keystone_robotics.sample.queues import watch_queue
 from keystone_robotics.sample.resets import watch_reset
 from keystone_robotics.sample.seeds import seed_scope
+from keystone_robotics.sample.settings import rehearsal, replay, set_k, set_steps
 from keystone_robotics.select import ActionSpace, Selection
 from keystone_robotics.select.agreement import AdaptiveRange
 from keystone_robotics.select.metrics import check_metric
@@ -85,7 +86,7 @@ class Handle:
             refuse_adaptive_k(self.engine.adapter)
         if self.engine.selector.horizon is not None and value != 1:  # with K = 1 nothing is adaptive
             self.spec.replace(k=value, execute=self.execute)  # raises if the rule does not go with it
-        self.engine.set_k(int(value) if span is None else int(span.most or 0), span)
+        set_k(self.engine, int(value) if span is None else int(span.most or 0), span)
 
     @property
     def steps(self) -> int | None:
@@ -96,7 +97,7 @@ class Handle:
     def steps(self, value: int | None) -> None:
         if value is not None:
             whole("steps", value)
-        self.engine.set_steps(value)
+        set_steps(self.engine, value)
 
     @property
     def rule(self) -> Rule:
@@ -209,11 +210,11 @@ class Handle:
         """Rounds within this block are not counted or remembered, and are reported to these listeners only: for warm-up and
         measurements.
         """
-        return self.engine.rehearsal(*listeners)
+        return rehearsal(self.engine, *listeners)
 
     def replay(self, number: int, k: int | None = None) -> Tensor:
         """Draw the candidates (B, K, T, D) of a round again, optionally with another K; requires ``attach(…, keep=…)``."""
-        return self.engine.replay(number, k)
+        return replay(self.engine, number, k)
 
     @property
     def history(self) -> Tensor | None:

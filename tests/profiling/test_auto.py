@@ -14,6 +14,7 @@ from profiling_timed import Timed
 
 import keystone_robotics as keystone
 from keystone_robotics.profiling.fingerprint import fingerprint_architecture, versions
+from keystone_robotics.sample.settings import trial
 
 OBSERVATION = torch.zeros(1, 2)
 
@@ -236,7 +237,7 @@ def elsewhere(function, *args):
 
 def test_a_trial_does_not_end_the_search_in_another_thread(timed):
     handle = keystone.attach(timed, k="auto")
-    with handle.engine.trial():
+    with trial(handle.engine):
         handle.k = 2
         elsewhere(act, timed)
     act(timed)
@@ -246,13 +247,13 @@ def test_a_trial_does_not_end_the_search_in_another_thread(timed):
 
 def test_a_k_that_the_user_sets_during_a_trial_is_final(timed):
     handle = keystone.attach(timed, k=8)
-    with handle.engine.trial():
+    with trial(handle.engine):
         handle.k = 3
         elsewhere(setattr, handle, "k", 16)
-        with handle.engine.trial():
+        with trial(handle.engine):
             handle.k = 2
     assert handle.k == 16
-    with handle.engine.trial():
+    with trial(handle.engine):
         handle.k = 2
     assert handle.k == 16
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from keystone_robotics.profiling.memory import CudaMeter, ProcessMeter, meter_for
-from keystone_robotics.sample.engine import Engine
-from keystone_robotics.sample.timer import Mark, RoundTimer
+from keystone_robotics.sample.timer import Mark, RoundTimer, wait_for
 
 CUDA = torch.device("cuda", 0)
 
@@ -61,7 +60,7 @@ def test_times_are_on_the_gpus_time_line_and_only_the_end_is_waited_for(monkeypa
         timer.step()  # 4
         timer.step()
         assert gpu.calls == []
-        sampled = Engine.wait(CUDA)  # 5
+        sampled = wait_for(CUDA)  # 5
         assert gpu.calls == ["wait for stream"]
         times = timer.end(CUDA, sampled, 0.25)
     assert times[:4] == pytest.approx((0.002, 0.001, 0.25, 0.001))
@@ -81,7 +80,7 @@ def test_moments_that_were_not_marked_on_the_device_are_the_hosts(monkeypatch):
 def test_candidates_on_other_devices_are_waited_for(monkeypatch):
     waits = []
     monkeypatch.setattr(torch, "npu", SimpleNamespace(synchronize=lambda: waits.append(1)), raising=False)
-    Engine.wait(SimpleNamespace(type="npu"))
+    wait_for(SimpleNamespace(type="npu"))
     assert len(waits) == 1
 
 

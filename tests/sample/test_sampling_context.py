@@ -12,9 +12,9 @@ from torch import nn
 import keystone_robotics as keystone
 from keystone_robotics.sample import context
 from keystone_robotics.sample.context import coarsest_type
-from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.families.pi import step as pi_step
 from keystone_robotics.sample.families.smolvla import lerobot as smolvla
+from keystone_robotics.sample.timer import wait_for
 from tiny import POLICIES
 
 
@@ -93,7 +93,7 @@ def test_a_round_waits_for_its_own_stream_alone(monkeypatch: pytest.MonkeyPatch)
     stream = Mock()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "synchronize", Mock(side_effect=AssertionError("others may have work to do")))
-    Engine.wait(torch.device("cuda"))
+    wait_for(torch.device("cuda"))
     stream.synchronize.assert_called_once_with()
-    Engine.wait(torch.device("cpu"))
+    wait_for(torch.device("cpu"))
     stream.synchronize.assert_called_once_with()

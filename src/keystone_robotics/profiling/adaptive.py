@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from keystone_robotics.profiling.measure import WARM_UP, PhaseRecorder, Subject
+from keystone_robotics.sample.settings import trial
 from keystone_robotics.select.agreement import AdaptiveRange
 
 
@@ -57,7 +58,7 @@ def measure_adaptive(subject: Subject, span: AdaptiveRange, rounds: int) -> Adap
     times: dict[str, list[float]] = {name: [] for name in cases}
     recorder = PhaseRecorder(subject)
     try:
-        with torch.no_grad(), subject.handle.engine.trial(recorder):
+        with torch.no_grad(), trial(subject.handle.engine, recorder):
             for number in range(WARM_UP + rounds):
                 for name, k in cases.items():
                     subject.handle.k = k

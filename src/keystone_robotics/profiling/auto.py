@@ -20,7 +20,8 @@ from keystone_robotics.profiling.store import ENOUGH, find_profile, profiles_fol
 from keystone_robotics.sample.engine import SeededRequest
 from keystone_robotics.sample.noise import preserve_rng
 from keystone_robotics.sample.proxies import original_class
-from keystone_robotics.sample.timer import Mark
+from keystone_robotics.sample.settings import find_k, settled
+from keystone_robotics.sample.timer import Mark, wait_for
 
 log = logging.getLogger("keystone")
 
@@ -55,14 +56,14 @@ class AutoK:
         if not self._lock.acquire(blocking=False):  # another thread is at it
             return
         try:
-            if not engine.settled("k_given"):
+            if not settled(engine, "k_given"):
                 self._rounds += 1
                 self._find(event)
         except Exception:
-            engine.find_k(engine.settled("k"))  # there is no second attempt; K stays what it is
+            find_k(engine, settled(engine, "k"))  # there is no second attempt; K stays what it is
             raise
         finally:
-            if engine.settled("k_given"):
+            if settled(engine, "k_given"):
                 engine.listeners.remove(self)
             self._lock.release()
 
@@ -95,7 +96,7 @@ class AutoK:
 
     def _set(self, found: Profile, source: str) -> None:
         k = found.best()
-        if not self._handle.engine.find_k(k):
+        if not find_k(self._handle.engine, k):
             return
         if k > 1:
             log.info("KeyStone: K=%d, by %s in %s", k, source, self._folder)
@@ -131,11 +132,11 @@ class AutoK:
             with preserve_rng(device):
                 begin = Mark.now()
                 round.request.single()
-                sampled = selected = engine.wait(device)
+                sampled = selected = wait_for(device)
         else:
             begin = Mark.now()
             candidates, _ = round.draw(event.path, k)
-            sampled = engine.wait(device)
+            sampled = wait_for(device)
             engine.select(round.request, candidates)
             selected = Mark.now()
         # Where the sampler encodes too, that is in the time of the replay already.

@@ -12,6 +12,7 @@ import torch
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle, RoundEvent
 from keystone_robotics.profiling.memory import Peak, meter_for
+from keystone_robotics.sample.settings import trial
 from keystone_robotics.sample.timer import Mark
 
 log = logging.getLogger("keystone")
@@ -211,7 +212,7 @@ def measure(
     """
     recorder = PhaseRecorder(subject)
     try:
-        with torch.no_grad(), subject.handle.engine.trial(recorder):
+        with torch.no_grad(), trial(subject.handle.engine, recorder):
             return _measure(recorder, schedule, subject.device, neighbours, progress)
     finally:
         subject.prepare()  # what is left of the last chunk was meant for the profile's observation, and must not be executed

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -25,15 +25,14 @@ from keystone_robotics.sample.check import CheckSettings, DrawTrace, Finding, co
 from keystone_robotics.sample.context import SamplingContext, coarsest_type
 from keystone_robotics.sample.counters import Counters
 from keystone_robotics.sample.episodes import EpisodeRows
-from keystone_robotics.sample.event import Listener, Listeners, RoundEvent
+from keystone_robotics.sample.event import Listeners, RoundEvent
 from keystone_robotics.sample.noise import SeededDraws, derive_seed, global_generator, initial_noise, preserve_rng
 from keystone_robotics.sample.paths import Paths
-from keystone_robotics.sample.proxies import original_class
 from keystone_robotics.sample.request import SampleRequest
 from keystone_robotics.sample.seeds import current_seeds, row_seeds, seeds_for_rows
 from keystone_robotics.sample.selector import Selector
-from keystone_robotics.sample.steps import call_at_steps, check_steps
-from keystone_robotics.sample.timer import Mark, RoundTimer
+from keystone_robotics.sample.steps import call_at_steps
+from keystone_robotics.sample.timer import Mark, RoundTimer, wait_for
 from keystone_robotics.sample.usage import Usage
 from keystone_robotics.select import Selection, select
 from keystone_robotics.select.agreement import AdaptiveRange, agree
@@ -107,9 +106,9 @@ class Engine:
         owner: the attached object.
         selector: how one candidate is selected.
         k: candidates per round, at most; 1 runs the policy's own code.
-        k_range: draw the first few, and the rest where these disagree; None draws all. Changed by `set_k`.
-        k_given: K is final; False with ``k="auto"`` until `find_k`.
-        steps: denoising steps of each candidate; None for the policy's own number. Changed by `set_steps`.
+        k_range: draw the first few, and the rest where these disagree; None draws all. Changed by `settings.set_k`.
+        k_given: K is final; False with ``k="auto"`` until `settings.find_k`.
+        steps: denoising steps of each candidate; None for the policy's own number. Changed by `settings.set_steps`.
         temperature: factor on the initial noise.
         seed: of all rounds, or None to draw each round's seed from torch's global generator.
         compile: compile the denoising step.
@@ -124,7 +123,7 @@ class Engine:
         watches_reset: the policy's ``reset`` starts a new episode, see `watch_reset`.
         episodes: which episode each row of a batch belongs to.
         overridden: (module, original class, class while attached), in order.
-        trials: of each `trial` that is active, the oldest first, the settings when it ends.
+        trials: of each `settings.trial` that is active, the oldest first, the settings when it ends.
     """
 
     adapter: Adapter
@@ -160,7 +159,7 @@ class Engine:
     compiled: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict, repr=False)
     bypassed: dict[Any, Any] = field(default_factory=dict, repr=False)  # of `kit.bypass`
     trials: tuple[dict[str, Any], ...] = ()
-    _rehearsing: threading.local = field(default_factory=threading.local, repr=False)
+    rehearsing: threading.local = field(default_factory=threading.local, repr=False)  # of `settings.rehearsal`
     _warned: bool = False
 
     # ---- the round
@@ -192,7 +191,7 @@ class Engine:
         single = self.at_steps(single)
         if not self.listeners and torch.compiler.is_compiling():  # timing would break the graph
             return single()
-        listeners = self._rehearsing.listeners if self._is_rehearsal else self.listeners
+        listeners = self.listeners if self.rehearsed is None else self.rehearsed
         with self.timer.round():
             if not listeners:
                 return single()
@@ -201,7 +200,7 @@ class Engine:
             try:
                 candidates = chunk(value).detach().unsqueeze(1)
                 ids = self._episode_ids(len(candidates))  # first: an unreported round has its rows too
-                sampled = self.wait(candidates.device)
+                sampled = wait_for(candidates.device)
                 selection = select(candidates, "first")
                 times = self.timer.end(candidates.device, sampled, Mark.now().host - sampled.host)
                 seen = ids, self.selector.space_for(candidates, 0), self.selector.window(0)
@@ -210,7 +209,7 @@ class Engine:
                 return value
             with self.lock:
                 number = self.rounds
-                self.rounds += not self._is_rehearsal
+                self.rounds += self.rehearsed is None
             listeners.emit(RoundEvent(number, (), candidates, selection, "own", 1, times, *seen))
         return value
 
@@ -228,7 +227,7 @@ class Engine:
     def _next_round(self, request: SampleRequest, k: int, steps: int | None) -> SeededRequest:
         with self.lock:
             number = self.rounds
-            self.rounds += not self._is_rehearsal
+            self.rounds += self.rehearsed is None
         batch, own = (None, None) if request.noise is None else (request.noise.batch, request.noise.seed)
         scoped = current_seeds(id(self))
         if scoped is not None:
@@ -251,31 +250,8 @@ class Engine:
         except (KeystoneError, MemoryError, torch.cuda.OutOfMemoryError):
             raise
         except Exception as error:
-            error.keystone_drawing = True  # type: ignore[attr-defined]  # for `Engine.explanation`
+            error.keystone_drawing = True  # type: ignore[attr-defined]  # for `override`
             raise
-
-    def explanation(self, problem: Exception, own: Callable[[], Any]) -> Exception:
-        """That the adapter does not fit; or the problem itself, if the policy's own call raises too (a wrong observation)."""
-        try:
-            with preserve_rng(), self.usage.bypass():
-                own()
-        except Exception:
-            return problem
-        kind = original_class(self.owner).__name__
-        project = self.adapter.project
-        reason = (
-            "The method must take B * K rows as it takes B (docs/adapters.md)"
-            if project == "any"
-            else f"{project}'s code has changed since the adapter was tested (docs/policies.md, docs/upstream.md): use k=1, or "
-            "a version that was tested"
-        )
-        said = str(problem).strip() or "no message"
-        explained = KeystoneError(
-            f"adapter {self.adapter.name} does not fit the code of this {kind}, which runs alone: "
-            f"{type(problem).__name__}: {said.splitlines()[0]}. {reason}"
-        )
-        explained.__cause__ = problem
-        return explained
 
     def _draw(self, round: SeededRequest) -> DrawTrace:
         if self._is_verified(round):
@@ -378,7 +354,7 @@ class Engine:
             raise KeystoneError(
                 f"the sampler returned no numbers: candidates (B, K, T, D) of shape {tuple(candidates.shape)}"
             )
-        return DrawTrace(candidates, noises, calls, path, self.wait(candidates.device))
+        return DrawTrace(candidates, noises, calls, path, wait_for(candidates.device))
 
     def _sample_and_compare(self, round: SeededRequest, path: str) -> tuple[DrawTrace, Finding]:
         trace = self._sample(round, path)
@@ -450,12 +426,12 @@ class Engine:
 
     def _episode_ids(self, rows: int) -> tuple[Hashable, ...]:
         """Whose rows a round has. A rehearsed round takes none of an iterator's ids: those are of the rounds that count."""
-        return self.episodes.numbered(rows) if self._is_rehearsal else self.episodes.ids(id(self), rows)
+        return self.episodes.ids(id(self), rows) if self.rehearsed is None else self.episodes.numbered(rows)
 
     def _finish(self, round: SeededRequest, trace: DrawTrace, selection: Selection, seconds: float) -> None:
         times = self.timer.end(trace.candidates.device, trace.sampled, seconds)
         self.path = trace.path
-        k = trace.candidates.shape[1]
+        k, rehearsed = trace.candidates.shape[1], self.rehearsed
         # What outlives the round holds no autograd graph.
         kept = selection._replace(chunk=selection.chunk.detach())
         ids, delay = self._episode_ids(len(trace.candidates)), round.request.delay
@@ -464,17 +440,15 @@ class Engine:
             round.number, round.seeds, trace.candidates.detach(), kept, trace.path, k, times, ids, space, window
         )
         with self.lock:
-            if not (self._is_rehearsal and self.k_given):
+            if rehearsed is None or not self.k_given:
                 self.kept[round.number] = round, trace.path, k
-            if not self._is_rehearsal:
+            if rehearsed is None:
                 self.last = kept
                 self.counters.add(event)
-        self._drop_old_rounds()
-        if self._is_rehearsal:
-            self._rehearsing.listeners.emit(event)
-            return
-        self.selector.remember(kept)
-        self.listeners.emit(event)
+        self.drop_old_rounds()
+        if rehearsed is None:
+            self.selector.remember(kept)
+        (self.listeners if rehearsed is None else rehearsed).emit(event)
 
     # ---- used by the handle, overrides and listeners
 
@@ -488,50 +462,6 @@ class Engine:
         self.selector.keep_rows(rows)
         self.episodes.keep(rows)
 
-    @staticmethod
-    def wait(device: torch.device) -> Mark:
-        """Wait for the candidates; only for the current stream, since other work may run on this GPU."""
-        mark = Mark.now()
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
-        elif device.type != "cpu":
-            getattr(getattr(torch, device.type, None), "synchronize", lambda: None)()
-        return Mark(Mark.now().host, mark.event)
-
-    def set_k(self, k: int, adaptive: AdaptiveRange | None = None) -> None:
-        """Set K from the next round on; ends ``k="auto"``, and adaptive K unless it is given."""
-        self._set(k=k, k_range=adaptive, k_given=True)
-
-    def find_k(self, k: int) -> bool:
-        """Set the K that ``k="auto"`` found; False if the user has set another meanwhile, which is final."""
-        with self.checking:
-            if self.settled("k_given"):
-                return False
-            self.set_k(k)
-            return True
-
-    def settled(self, name: str) -> Any:
-        """A setting as it is outside of trials."""
-        trials = self.trials  # read once: another thread's may end
-        return (trials[0] if trials else vars(self))[name]
-
-    def _set(self, **settings: Any) -> None:
-        """Change settings: in a trial until it ends, else also for after the trials of other threads."""
-        with self.checking:  # not in the middle of a self-check
-            if self.finding is not None and self.finding.k == 1 < settings.get("k", 1):
-                self.verified_steps.clear()  # one candidate cannot verify several: check again
-            vars(self).update(settings)
-            if not self._is_rehearsal:
-                for after in self.trials:
-                    after.update(settings)
-        self._drop_old_rounds()
-
-    def set_steps(self, steps: int | None) -> None:
-        """Set the number of denoising steps from the next round on; None is the policy's own number."""
-        if steps is not None:
-            check_steps(self.adapter, self.owner, steps)
-        self._set(steps=steps)
-
     def at_steps(self, function: Callable[..., T]) -> Callable[..., T]:
         """A function of the policy's code, to be called with the number of denoising steps that is set now."""
         return self._call_at(self.steps, function)
@@ -542,54 +472,17 @@ class Engine:
             return function
         return partial(call_at_steps, self.stepping, setting, steps, function)
 
-    def _drop_old_rounds(self) -> None:
+    def drop_old_rounds(self) -> None:
+        """Those that can no longer be replayed."""
         keep = self.keep if self.k_given else max(self.keep, KEEP_UNTIL_K_IS_FOUND)
         with self.lock:
             while len(self.kept) > keep:
                 self.kept.pop(min(self.kept))
 
-    def replay(self, number: int, k: int | None = None) -> Tensor:
-        """Draw the candidates (B, K, T, D) of a kept round again on its path; K may differ."""
-        if number not in self.kept:
-            have = (
-                f"kept: {sorted(self.kept)}" if self.kept else "none is kept: attach(..., keep=8) keeps the last eight"
-            )
-            raise KeyError(f"round {number} cannot be replayed; {have}")
-        round, path, drawn = self.kept[number]
-        with self.timer.round():
-            return round.draw(path, k or drawn)[0]
-
-    @contextlib.contextmanager
-    def rehearsal(self, *listeners: Listener) -> Iterator[None]:
-        """Rounds within this block and thread are not executed: they are not counted or remembered, and reported to these
-        listeners only.
-        """
-        before = getattr(self._rehearsing, "listeners", None)
-        self._rehearsing.listeners = Listeners(listeners)
-        try:
-            yield
-        finally:
-            self._rehearsing.listeners = before
-
-    @contextlib.contextmanager
-    def trial(self, *listeners: Listener) -> Iterator[None]:
-        """A rehearsal in which K and the number of steps may be set: afterwards they are what they were, or what other threads
-        have set meanwhile.
-        """
-        with self.checking:
-            after = {name: getattr(self, name) for name in ("k", "k_range", "k_given", "steps")}
-            self.trials = (*self.trials, after)
-        try:
-            with self.rehearsal(*listeners):
-                yield
-        finally:
-            with self.checking:
-                self._set(**after)
-                self.trials = tuple(one for one in self.trials if one is not after)
-
     @property
-    def _is_rehearsal(self) -> bool:
-        return getattr(self._rehearsing, "listeners", None) is not None
+    def rehearsed(self) -> Listeners | None:
+        """Who is told of this thread's rounds while they are not executed; None while they are, see `settings.rehearsal`."""
+        return getattr(self.rehearsing, "listeners", None)
 
     def compiled_step(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """A denoising step as an override should call it: compiled if ``compile`` is set, no hook would be bypassed, and the
@@ -608,7 +501,7 @@ class Engine:
         twin = memo[id(self)] = Engine.__new__(Engine)
         own = {
             "lock": threading.Lock(), "checking": threading.RLock(), "stepping": threading.RLock(), "usage": Usage(),
-            "_rehearsing": threading.local(), "trials": (), "kept": {}, "compiled": {}, "bypassed": {},
+            "rehearsing": threading.local(), "trials": (), "kept": {}, "compiled": {}, "bypassed": {},
         }  # fmt: skip
         parts = {name: value for name, value in vars(self).items() if name not in own}
         vars(twin).update(copy.deepcopy(parts, memo), **own)

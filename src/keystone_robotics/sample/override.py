@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keystone_robotics.errors import KeystoneError
-from keystone_robotics.sample.proxies import proxy_class, root_class
+from keystone_robotics.sample.noise import preserve_rng
+from keystone_robotics.sample.proxies import original_class, proxy_class, root_class
 from keystone_robotics.sample.usage import Call
 
 if TYPE_CHECKING:
@@ -145,7 +146,31 @@ def _explained(instance: Any, call: Callable[[], Any], own: Callable[[], Any]) -
         if engine.usage.depth > 1 or not drawing:
             raise
         problem = error
-    raise engine.explanation(problem, own)
+    raise _in_words(engine, problem, own)
+
+
+def _in_words(engine: Engine, problem: Exception, own: Callable[[], Any]) -> Exception:
+    """That the adapter does not fit; or the problem itself, if the policy's own call raises too (a wrong observation)."""
+    try:
+        with preserve_rng(), engine.usage.bypass():
+            own()
+    except Exception:
+        return problem
+    kind = original_class(engine.owner).__name__
+    project = engine.adapter.project
+    reason = (
+        "The method must take B * K rows as it takes B (docs/adapters.md)"
+        if project == "any"
+        else f"{project}'s code has changed since the adapter was tested (docs/policies.md, docs/upstream.md): use k=1, or "
+        "a version that was tested"
+    )
+    said = str(problem).strip() or "no message"
+    explained = KeystoneError(
+        f"adapter {engine.adapter.name} does not fit the code of this {kind}, which runs alone: "
+        f"{type(problem).__name__}: {said.splitlines()[0]}. {reason}"
+    )
+    explained.__cause__ = problem
+    return explained
 
 
 def _was_in_engine(error: BaseException) -> bool:

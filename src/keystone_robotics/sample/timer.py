@@ -37,6 +37,16 @@ class Mark(NamedTuple):
         return later.host - self.host
 
 
+def wait_for(device: torch.device) -> Mark:
+    """Wait for the candidates; only for the current stream, since other work may run on this GPU."""
+    mark = Mark.now()
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    elif device.type != "cpu":
+        getattr(getattr(torch, device.type, None), "synchronize", lambda: None)()
+    return Mark(Mark.now().host, mark.event)
+
+
 class EncoderCall(NamedTuple):
     """One outermost call of an encoder."""
 
