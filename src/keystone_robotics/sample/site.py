@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +25,7 @@ from keystone_robotics.sample.noise import derive_seed, preserve_rng
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import SampleRequest
 from keystone_robotics.sample.state import ObjectState
+from keystone_robotics.sample.usage import Call
 from keystone_robotics.sample.vectorise import Outputs, VectoriseError, vectorise, vectorise_jax
 
 
@@ -104,7 +104,7 @@ class SiteCall:
 
     adapter: SiteAdapter
     policy: Any
-    method: Callable[[], Any]
+    method: Call
     check: bool
     outputs: Outputs | None = None
     candidates: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -302,13 +302,18 @@ class JaxSiteCall(SiteCall):
 
     Attributes:
         given: the caller's keys; candidates have keys of their own.
-        with_keys: the method as a function of its keys.
         keys: (K, ...) for each of the given ones.
     """
 
     given: list[Any] = field(default_factory=list)
-    with_keys: Callable[[list[Any]], Any] = field(default=lambda keys: keys)
     keys: list[Any] = field(default_factory=list)
+
+    def with_keys(self, keys: list[Any]) -> Any:
+        """The method's result with other keys in place of the given ones."""
+        instead = {id(given): key for given, key in zip(self.given, keys, strict=True)}
+        leaves, structure = tree_flatten((self.method.args, self.method.keywords))
+        args, kwargs = tree_unflatten([instead.get(id(leaf), leaf) for leaf in leaves], structure)
+        return self.method.func(*args, **kwargs)
 
     def _all_at_once(self, k: int, seed: int, temperature: float) -> Outputs:
         if temperature != 1.0:
@@ -351,19 +356,9 @@ def _override_method(method: str) -> type[SamplerOverride]:
 
     def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
         engine = self._keystone
-        own = getattr(super(override, self), method)
-        original = functools.partial(own, *args, **kwargs)
-        keys = random_keys(own, args, kwargs)
-        call = SiteCall(engine.adapter, engine.owner, original, check := not engine.verified)
-        if keys:
-            leaves, structure = tree_flatten((args, kwargs))
-
-            def with_keys(other: list[Any]) -> Any:
-                instead = {id(key): one for key, one in zip(keys, other, strict=True)}
-                given, named = tree_unflatten([instead.get(id(leaf), leaf) for leaf in leaves], structure)
-                return own(*given, **named)
-
-            call = JaxSiteCall(engine.adapter, engine.owner, original, check, given=keys, with_keys=with_keys)
+        own = functools.partial(getattr(super(override, self), method), *args, **kwargs)
+        given = engine.adapter, engine.owner, own, not engine.verified
+        call = JaxSiteCall(*given, given=keys) if (keys := random_keys(own)) else SiteCall(*given)
         request = SampleRequest(
             single=call.single, vectorised=call.draw, chunk=call.chunk, restore=call.restore, precision=call.precision
         )

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from keystone_robotics.errors import KeystoneError
+from keystone_robotics.sample.usage import Call
 
 #: Of an argument that holds a random key: key, rng, rngs, prng_key, sample_rng, key2.
 _KEY_NAME = re.compile(r"(^|_)p?(key|rng)s?\d*$")
@@ -53,16 +54,17 @@ def is_typed_key(value: Any) -> bool:
     return is_array(value) and bool(jax and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key))
 
 
-def random_keys(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The random keys among a method's arguments, each once; those of the new kind also within dicts, lists and tuples.
+def random_keys(call: Call) -> list[Any]:
+    """The random keys among the arguments of a call, each once; those of the new kind also within dicts, lists and tuples.
 
     A key of the old kind is two uint32, as the size of an image may be. It is taken for a key if there is none of the new
     kind, and if it is in an argument with the name of a key, or is the only such argument.
     """
+    args, kwargs = call.args, call.keywords
     leaves = [leaf for leaf in tree_flatten((args, kwargs))[0] if is_array(leaf)]
     keys = [leaf for leaf in leaves if is_typed_key(leaf)]
     if not keys and any(map(_may_be_key, leaves)):
-        arguments = {**dict(zip(inspect.signature(method).parameters, args, strict=False)), **kwargs}
+        arguments = {**dict(zip(inspect.signature(call.func).parameters, args, strict=False)), **kwargs}
         named = [value for name, value in arguments.items() if _KEY_NAME.search(name)]
         keys = [leaf for leaf in tree_flatten(named)[0] if _may_be_key(leaf)]
         if not keys:
