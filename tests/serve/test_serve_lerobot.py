@@ -214,13 +214,23 @@ def test_a_token_is_needed_in_every_call():
                 assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_too_many_robots_are_refused_and_those_that_left_make_room():
-    with serving("lerobot", guard=Guard(max_connections=1)) as (service, ports):
+def test_a_robot_that_leaves_makes_room_and_nothing_is_computed_for_it():
+    agent = PointAgent()
+    with serving("lerobot", guard=Guard(max_connections=1), model=make_model(agent=agent)) as (service, ports):
         one = Robot(ports["lerobot"])
-        waiting = threading.Thread(target=one.actions)  # as a robot client always does
-        waiting.start()
-        wait_until(lambda: service.connections == 1)
         with pytest.raises(grpc.RpcError, match="1 clients are connected already"):
             Robot(ports["lerobot"])
-        waiting.join()
-        Robot(ports["lerobot"])
+        agent.go.clear()
+        one.observe(1)
+        assert agent.begun.wait(10)
+        one.observe(2, timestep=1)
+        wait_until(lambda: service.model.waiting == 1)
+        one.channel.close()
+        wait_until(lambda: service.connections == service.acting == service.model.waiting == 0)
+        agent.go.set()
+        wait_until(lambda: service.model.idle)
+        assert not service.model._robots
+        two = Robot(ports["lerobot"])
+        two.observe(3)
+        assert len(two.actions()[0]) == 4
+    assert agent.batches == [[1.0], [3.0]]

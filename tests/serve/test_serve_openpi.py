@@ -25,7 +25,7 @@ from keystone_robotics.serve.policy import ServedAgent, ServedMessages
 from keystone_robotics.serve.replica import Replica, RoundFailed
 from keystone_robotics.serve.rounds import Robot, Rounds
 from keystone_robotics.serve.scheduler import Limits, Setting
-from keystone_robotics.serve.service import Guard
+from keystone_robotics.serve.service import Client, Guard
 from keystone_robotics.spec import Spec
 from keystone_study.policies.flow import FlowPolicy
 
@@ -423,7 +423,7 @@ def test_out_of_memory_of_one_robot_is_nobody_elses(monkeypatch):
 
 def test_names_and_rows_are_not_taken_for_one_another(server):
     service, _ = server
-    client = service.new_client("openpi")
+    client = Client("openpi-0")
 
     async def act(row=None, **more):
         await service.act(client, {STATE: state(1), **more}, row)

@@ -166,10 +166,9 @@ def test_a_connection_on_which_bytes_drip_is_closed(server, protocol, how):
     wait_until_closed(begin(ports[protocol]), drip)
 
 
-def test_a_grpc_connection_without_a_call_is_closed(monkeypatch):
-    monkeypatch.setattr("keystone_robotics.serve.protocols.rpc.IDLE", 0.5)
-    with serving("lerobot", guard=GUARD) as (_, ports):  # whose idle_timeout is ten minutes
-        wait_until_closed(http2(ports["lerobot"], h2_frame(4, 1)), most=20)
+def test_a_grpc_connection_on_which_no_call_has_the_token_is_closed(server):
+    _, ports = server
+    wait_until_closed(http2(ports["lerobot"], h2_frame(4, 1), call(1, "Ready")), h2_frame(6, data=b"12345678"))
 
 
 def test_nobody_else_is_kept_from_being_served(server):
@@ -178,7 +177,7 @@ def test_nobody_else_is_kept_from_being_served(server):
     for one in half:
         one.shutdown(socket.SHUT_WR)
     many = 3 * GUARD.max_connections
-    kept = [open_port(ports[name]) for name in ("openpi", "starvla", "metrics", "groot") for _ in range(many)]
+    kept = [open_port(ports[name]) for name in ports for _ in range(many)]
     kept += [zmtp(ports["groot"]) for _ in range(many)]
     calls = [
         call(2 * number + 1, name) for number, name in enumerate(("Ready", "GetActions", "SendPolicyInstructions"))

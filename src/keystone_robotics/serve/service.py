@@ -7,8 +7,7 @@ import contextlib
 import hmac
 import itertools
 import logging
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +18,6 @@ from keystone_robotics.serve.metrics import Metrics
 from keystone_robotics.serve.model import Model
 
 log = logging.getLogger("keystone.serve")
-
-#: Clients that are remembered in protocols whose connections come and go unnoticed.
-KNOWN = 1024
 
 
 @dataclass(frozen=True)
@@ -66,30 +62,13 @@ class Client:
 
     Attributes:
         name: of the connection, which is also its robot unless the client names an episode.
-        uses: what it has under way: a connection, or calls.
         robots: that end with the connection.
+        tasks: likewise.
     """
 
     name: str
-    uses: int = 0
     robots: set[RobotId] = field(default_factory=set)
-
-
-class KnownClients:
-    """Clients of a protocol whose connections come and go unnoticed, by what tells them apart; the last 1024 are known."""
-
-    def __init__(self, service: Service, protocol: str) -> None:
-        self._service, self._protocol = service, protocol
-        self._known: OrderedDict[Hashable, Client] = OrderedDict()
-
-    def __getitem__(self, key: Hashable) -> Client:
-        client = self._known.get(key)
-        if client is None:
-            client = self._known[key] = self._service.new_client(self._protocol)
-            while len(self._known) > KNOWN:
-                self._service.leave(self._known.popitem(last=False)[1])
-        self._known.move_to_end(key)
-        return client
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class Service:
@@ -101,7 +80,7 @@ class Service:
         metrics: counters.
         metadata: sent to clients that ask who answers.
         draining: the server is about to end: no new connections, no new requests.
-        connections: clients that have something under way.
+        connections: clients that are connected.
         acting: requests that are not answered yet.
     """
 
@@ -133,43 +112,22 @@ class Service:
         Raises:
             Refused: if there are too many, or the server is about to end.
         """
-        client = self.new_client(protocol)
-        with self.using(client):
-            try:
-                yield client
-            finally:
-                self.leave(client)
-
-    def new_client(self, protocol: str) -> Client:
-        """A client with a name of its own, which has not begun anything."""
-        return Client(f"{protocol}-{next(self._numbers)}")
-
-    @contextlib.contextmanager
-    def using(self, client: Client) -> Iterator[None]:
-        """Within this block a client counts as connected: for its connection, or, where connections come and go unnoticed
-        (gRPC), for each of its calls.
-
-        Raises:
-            Refused: if there are too many, or the server is about to end.
-        """
-        if not client.uses and (refusal := self.refuse_connection()) is not None:
+        if (refusal := self.refuse_connection()) is not None:
             raise refusal
-        self._count(client, 1)
+        client = Client(f"{protocol}-{next(self._numbers)}")
+        self._count(1)
         try:
-            yield
+            yield client
         finally:
-            self._count(client, -1)
+            self._count(-1)
+            for task in client.tasks:
+                task.cancel()
+            for robot in client.robots:  # those that have no name of their own are forgotten
+                self.model.forget(robot)
 
-    def _count(self, client: Client, change: int) -> None:
-        before = bool(client.uses)
-        client.uses += change
-        self.connections += bool(client.uses) - before
+    def _count(self, change: int) -> None:
+        self.connections += change
         self.metrics.connections.set(self.connections)
-
-    def leave(self, client: Client) -> None:
-        """A client has gone: robots that have no name of their own are forgotten."""
-        for robot in client.robots:
-            self.model.forget(robot)
 
     def refuse_connection(self) -> Refused | None:
         """Why there is no room for another client; None if there is."""

@@ -62,7 +62,6 @@ class Peer:
     instructions: RemotePolicyConfig | None = None
     outcome: tuple[TimedObservation, Reply | Refused] | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class Robots:
@@ -103,8 +102,8 @@ class Robots:
             self._service.metrics.refused.labels("message").inc()
             raise rpc.CallFailed("INVALID_ARGUMENT", str(error)) from None
         running = asyncio.ensure_future(self._infer(client, peer, observation, inputs, task))
-        peer.tasks.add(running)
-        running.add_done_callback(peer.tasks.discard)
+        client.tasks.add(running)
+        running.add_done_callback(client.tasks.discard)
         return services_pb2.Empty(), {}
 
     async def act(self, client: Client, message: bytes) -> tuple[Any, Mapping[str, str]]:

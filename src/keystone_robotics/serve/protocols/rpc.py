@@ -8,13 +8,10 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.messages import Refused
-from keystone_robotics.serve.service import Client, KnownClients, Service
-
-#: Seconds without a call after which a connection is closed.
-IDLE = 60.0
+from keystone_robotics.serve.protocols.gate import Gate
+from keystone_robotics.serve.service import Client, Service
 
 
 class PartPlace(NamedTuple):
@@ -58,9 +55,8 @@ class Handlers:
     one for ever, and before the token is checked.
     """
 
-    def __init__(self, service: Service, name: str) -> None:
-        self._service = service
-        self._clients = KnownClients(service, name)
+    def __init__(self, service: Service, gate: Gate) -> None:
+        self._service, self._gate = service, gate
         self._receiving = 0  # bytes of all streams that have not ended
 
     def handler(self, method: Method) -> Any:
@@ -83,15 +79,10 @@ class Handlers:
         return grpc.stream_unary_rpc_method_handler(handle, method.request.FromString, method.reply.SerializeToString)
 
     async def _answer(self, method: Method, parts: AsyncIterator[Any], context: Any) -> tuple[Any, Mapping[str, str]]:
-        """The client of a call counts as connected while it calls; its robot always waits for actions."""
-        service = self._service
-        if not service.guard.admits_header(_header(context)):
+        if not self._service.guard.admits_header(_header(context)):
             raise Refused("token", "expected the server's token in the metadata: authorization: Bearer TOKEN")
-        client = self._clients[context.peer()]
-        with service.using(client):
-            return await method.answer(
-                client, b"" if method.place is None else await self._receive(parts, method.place)
-            )
+        client = self._gate.admit(context.peer())
+        return await method.answer(client, b"" if method.place is None else await self._receive(parts, method.place))
 
     async def _receive(self, parts: AsyncIterator[Any], place: Callable[[Any], PartPlace]) -> bytes:
         """The bytes of a message."""
@@ -136,41 +127,35 @@ def _header(context: Any) -> str | None:
 class GrpcListener:
     """An open port."""
 
-    def __init__(self, server: Any, port: int) -> None:
-        self._server, self.port = server, port
+    def __init__(self, server: Any, gate: Gate) -> None:
+        self._server, self._gate, self.port = server, gate, gate.port
 
     async def close(self) -> None:
         """Stop to listen and close all connections."""
         await self._server.stop(grace=1)
+        await self._gate.close()
 
 
 async def listen(
     service: Service, host: str, port: int, tls: Tls | None, name: str, path: str, methods: Mapping[str, Method]
 ) -> GrpcListener:
     """Open a port for the methods of a gRPC service."""
-    guard = service.guard
+    gate = Gate(service, name)
     server = grpc.aio.server(
         options=[
-            ("grpc.so_reuseport", 0),  # or the kernel would give half of the clients to another server on the port
             ("grpc.max_receive_message_length", 4 * 2**20),  # of one part of a stream; clients send 2 MB
-            ("grpc.server_handshake_timeout_ms", int(1000 * guard.read_timeout)),
-            # A robot client always has a call under way; gRPC can neither tell strangers from robots nor close the oldest.
-            ("grpc.max_connection_idle_ms", int(1000 * min(guard.idle_timeout, IDLE))),
+            ("grpc.max_connection_idle_ms", int(1000 * service.guard.idle_timeout)),
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.max_concurrent_streams", 16),
-            ("grpc.max_allowed_incoming_connections", 4 * guard.max_connections),
         ],
     )
-    handlers = Handlers(service, name)
+    handlers = Handlers(service, gate)
     by_name = {method: handlers.handler(one) for method, one in methods.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(path, by_name),))
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    try:
-        if tls is None:
-            bound = server.add_insecure_port(address)
-        else:
-            bound = server.add_secure_port(address, grpc.ssl_server_credentials([(tls.key, tls.cert)]))
-    except RuntimeError as error:
-        raise KeystoneError(f"cannot serve on {address}: {error}") from None
+    if tls is None:
+        server.add_insecure_port(f"unix:{gate.inner}")
+    else:
+        server.add_secure_port(f"unix:{gate.inner}", grpc.ssl_server_credentials([(tls.key, tls.cert)]))
     await server.start()
-    return GrpcListener(server, bound)
+    await gate.listen(host, port)
+    return GrpcListener(server, gate)
