@@ -53,12 +53,12 @@ def readme_table() -> str:
     gain, _, cost = claims[f"`{RECOMMENDED}`, the same for all, against the policy as it is"]
     to_free = claims[f"`{RECOMMENDED}`, the same for all, against the best free change"][0]
     kinds = sum(not result.workload.name.endswith("-again") for result in results)
-    twice = f"{kinds} kinds, {len(results) - kinds} of them trained twice"
+    twice = f"{kinds} workloads, {len(results) - kinds} of them with a second training"
     legend = (
-        "Success in %, and × the time of an executed step. *Best free change*: the best of 50 settings with one sample, chosen "
-        f"on other initial states. *As recommended*: `{RECOMMENDED}`. Δ in points, with a paired 95 % interval; bold: clear of "
-        f"zero after Holm's correction.\n\n**Over {len(results)} policies** ({twice}): **{gain} points** against the policy as "
-        f"it is, in {cost.removeprefix('× ')} of the time; {to_free} points against the best free change."
+        "Success, and in brackets the time of an executed step. The best free change was chosen on other initial states. Δ in "
+        "points, with a paired 95 % interval; bold: clear of zero after Holm's correction.\n\n"
+        f"**Over {len(results)} policies** ({twice}): **{gain} points** against the policy as it is, in "
+        f"{cost.removeprefix('× ')} of the time; {to_free} points against the best free change."
     )
     return as_markdown(short_table([one for one in results if one.workload.in_readme])) + "\n\n" + legend
 

@@ -7,8 +7,11 @@ if [[ -x .venv/bin/uv ]]; then uv=$PWD/.venv/bin/uv; else uv=$(command -v uv) ||
 version=$(sed -nE 's/^__version__ = "(.*)"/\1/p' src/keystone_robotics/_version.py)
 if [[ -n ${TAG:-} ]]; then
   [[ $TAG == "v$version" ]] || { echo "dist: the tag is $TAG, the version $version" >&2; exit 1; }
-  if grep -rlE 'github\.com/OWNER/' README.md CITATION.cff SECURITY.md mkdocs.yml pyproject.toml study/pyproject.toml packages/*/pyproject.toml; then
+  if git grep -lE 'github(usercontent)?\.com/OWNER/' -- ':!CONTRIBUTING.md' ':!scripts'; then
     echo "dist: the files above have the placeholder github.com/OWNER: replace it by the repository's address" >&2; exit 1
+  fi
+  if grep -l 'is not on PyPI yet' README.md docs/*.md; then
+    echo "dist: the files above say that the version is not on PyPI yet: PyPI would show that" >&2; exit 1
   fi
 fi
 rm -rf dist

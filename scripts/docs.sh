@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the site in build/site with the tools of docs/requirements.txt, in an environment of its own (.venvs/docs).
-# A broken link, reference or anchor, or a page that the navigation does not list, fails. SERVE=1 serves it while you write.
+# A broken link, reference or anchor, a page that the navigation does not list, or a search box without results fails.
+# SERVE=1 serves it while you write.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,4 +22,5 @@ fi
 export PYTHONPATH=src:study/src NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true
 if [[ -n ${SERVE:-} ]]; then exec "$env/bin/mkdocs" serve --strict; fi
 "$env/bin/mkdocs" build --strict
-echo "wrote build/site/index.html"
+"$env/bin/python" scripts/docs_search.py build/site real-time
+echo "wrote build/site/index.html (SERVE=1 serves it; without a server, the search box stays empty)"

@@ -182,6 +182,7 @@ def test_all_distributions_have_one_version_and_one_repository(wheels):
             about[name] = archive.read(next(one for one in names if one.endswith("METADATA"))).decode()
         assert any(one.endswith("licenses/LICENSE") for one in names)
         assert any(one.endswith("/py.typed") for one in names)
+        assert not re.findall(r"\]\((?!https?:|#)[^)]*\)", about[name]), "PyPI has no files beside the README"
     urls = [re.findall(r"^Project-URL: (.*)$", text, re.MULTILINE) for text in about.values()]
     assert urls[0] == urls[1] == urls[2]
     home = next(url.partition(", ")[2] for url in urls[0] if url.startswith("Homepage"))
