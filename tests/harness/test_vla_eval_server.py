@@ -199,9 +199,9 @@ def test_the_side_file_says_for_whom_what_was_chosen(tmp_path):
         assert answer["keystone"]["sizes"] == line["sizes"][row]
 
 
-def test_an_alarm_is_in_the_answers_of_its_episode(tmp_path):
+def test_an_alarm_is_in_the_answers_of_its_episode(tmp_path, caplog):
     alarm, log = tmp_path / "alarm.json", tmp_path / "rounds.jsonl"
-    Calibration("stac-single", "high", "constant", (1e-9,), 1, 0.05, 19).save(alarm)
+    Calibration("stac-single", "high", "constant", (1e-9,), 1, 0.05, 19, tasks=("push",)).save(alarm)
     server = Wrapped(keystone={"k": 4, "execute": 4, "space": {"dims": 2}, "alarm": str(alarm), "rounds": str(log)})
     contexts = {number: session(server, number) for number in (0, 1, 2)}
 
@@ -216,6 +216,7 @@ def test_an_alarm_is_in_the_answers_of_its_episode(tmp_path):
     assert [line["alarm"] for line in lines] == [[False, False], [True, False], [True, True, True]]
     contexts[1] = SessionContext("session 1", "the next episode")
     assert answers(1) == [False]
+    assert caplog.text.count("calibrated on 'push', and its rate of false alarms does not hold for task 'reach'") == 1
 
 
 def test_an_alarm_that_cannot_be_read_stops_the_server(tmp_path):

@@ -22,6 +22,7 @@ from keystone_robotics.monitor.conformal import smooth
 from keystone_robotics.monitor.observed import observe
 from keystone_robotics.sample.episodes import EpisodeRow
 from keystone_robotics.sample.weights import weights_fingerprint
+from keystone_robotics.select import ActionSpace
 from toy import save_random_flow, toy_settings
 
 
@@ -301,7 +302,25 @@ def calibrated_on(policy, spec="medoid:k=16", **given):
         ({"k": 8}, {}, "k was 16, now 8"),
         ({"rule": "core-mean"}, {}, "rule was medoid, now core-mean"),
         ({"temperature": 0.5}, {}, "temperature was 1.0, now 0.5"),
-        ({"execute": 4}, {"execute": 8}, "8 steps of a chunk were executed, now 4"),
+        (
+            {"execute": 4},
+            {"execute": 8},
+            "steps that count were 0 to 7, now 0 to 3; 8 steps of a chunk were executed, now 4",
+        ),
+        (
+            {"execute": 4, "window": "chunk"},
+            {"spec": "medoid:k=16,execute=4"},
+            "steps that count were 0 to 3, now 0 to 7",
+        ),
+        ({"space": ActionSpace(dims=2, steps=range(8))}, {}, ""),  # as where nothing is said
+        ({"space": ActionSpace(dims=[1])}, {}, "dimensions that count were 0, 1, now 1"),
+        ({"space": ActionSpace(scale=2)}, {}, "their scales were 1, now 2"),
+        ({}, {"spec": "medoid:k=16,gripper=1"}, "grippers were 1 (0.0), now none"),
+        (
+            {},
+            {"spec": 'medoid:k=16,space={"dims":7}'},
+            "what counted in distances does not fit this policy: dims=7 does",
+        ),
         ({}, {"spec": "none-of-ours:k=16"}, "its Spec 'none-of-ours:k=16' is unknown here"),
         ({}, {"weights": "other"}, "the policy's weights are not those of mine"),
     ],
@@ -313,8 +332,34 @@ def test_another_policy_or_spec_is_warned_of_and_never_raises(options, given, sa
     with caplog.at_level(logging.WARNING, "keystone"):
         handle.subscribe(alarm)
         rounds(policy, [CALM], [CALM])
-    assert alarm.mismatch == says
+    assert alarm.mismatch.startswith(says)
+    assert bool(alarm.mismatch) == bool(says)
     assert len([record for record in caplog.records if "something else" in record.message]) == bool(says)
+
+
+def test_options_that_change_between_rounds_are_compared_again_and_each_difference_is_said_once(caplog):
+    policy = Policy()
+    alarm = make(**calibrated_on(policy))
+    handle = keystone.attach(policy, k=16, rule="medoid")
+    handle.subscribe(alarm)
+    seen = []
+    for k, space in [(16, None), (8, None), (16, None), (8, None), (16, ActionSpace(dims=1))]:
+        handle.k, handle.space = k, space
+        rounds(policy, [CALM])
+        seen.append(alarm.mismatch)
+    other = "k was 16, now 8"
+    assert seen == ["", other, "", other, "dimensions that count were 0, 1, now 0"]
+    assert len([record for record in caplog.records if "something else" in record.message]) == 2
+
+
+def test_another_task_is_warned_of_once_where_the_caller_says_it(caplog):
+    make().check_task("unknown")
+    alarm = make(tasks=tuple("abcdefg"))
+    for task in ("a", "", "open\nit", "close it"):
+        alarm.check_task(task)
+    (record,) = caplog.records
+    assert "calibrated on 'a', 'b', 'c', 'd', 'e' and 2 more, and" in record.message
+    assert record.message.endswith(r"for task 'open\nit'")
 
 
 @pytest.mark.parametrize("weights", ["", "known"])

@@ -177,12 +177,13 @@ def test_a_seed_that_is_no_number_is_one_line(tmp_path):
 def test_an_alarm_for_something_else_is_noted(tmp_path, capsys):
     alarm = tmp_path / "alarm.json"
     Calibration("stac", "high", "constant", (0.5,), 3, 0.05, 19, fingerprint="g", policy="yours", spec="medoid:k=4",
-                tasks=("narrow",)).save(alarm)  # fmt: skip
+                tasks=("narrow",), execute=8).save(alarm)  # fmt: skip
     assert main(["monitor", "evaluate", store_run(tmp_path / "a"), "--alarm", str(alarm)]) == 0
     said = capsys.readouterr().out
     for text in (
         "another policy (yours)",
         "calibrated for medoid:k=4, the run has medoid:k=8",
+        "calibrated with 8 executed steps of a chunk, the run has 4",
         "not calibrated on wide",
     ):
         assert text in said

@@ -200,6 +200,9 @@ def _notes(calibration: Any, read: RunScores) -> list[str]:
         found.append(f"calibrated for another policy ({calibration.policy})")
     if calibration.spec and read.arm != calibration.spec:
         found.append(f"calibrated for {calibration.spec}, the run has {read.arm}")
+    executed = calibration.execute, read.execute
+    if None not in executed and len(set(executed)) > 1 and "execute=" not in read.arm:  # which would be in both Specs
+        found.append("calibrated with {} executed steps of a chunk, the run has {}".format(*executed))
     if (calibration.env, calibration.seed) == (read.env, read.seed) and calibration.fingerprint == read.fingerprint:
         found.append("calibrated on initial states of the same seed: its false alarms are not those of fresh states")
     other = sorted(set(read.tasks) - set(calibration.tasks))

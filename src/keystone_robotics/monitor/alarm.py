@@ -8,7 +8,7 @@ import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,12 @@ from keystone_robotics.errors import KeystoneError
 from keystone_robotics.handle import Handle
 from keystone_robotics.monitor.calibration import Calibration
 from keystone_robotics.monitor.conformal import window_mean
+from keystone_robotics.monitor.mismatch import Comparison
 from keystone_robotics.monitor.observed import Observed, observe
 from keystone_robotics.monitor.overlap import overlap
 from keystone_robotics.monitor.scores import find_score
 from keystone_robotics.sample.episodes import EpisodeRow
 from keystone_robotics.sample.event import RoundEvent
-from keystone_robotics.sample.weights import weights_fingerprint
-from keystone_robotics.spec import Spec
 
 log = logging.getLogger("keystone")
 
@@ -67,7 +66,7 @@ class Alarm:
 
     Attributes:
         calibration: what ``alarm.json`` holds.
-        mismatch: how the policy it is subscribed to differs from the calibrated one; "" if not, or before the first round.
+        mismatch: how the policy differed from the calibrated one in the last round; "" if not, or before the first round.
 
     >>> import torch, keystone_robotics as keystone
     >>> class Policy(torch.nn.Module):
@@ -88,7 +87,7 @@ class Alarm:
         self._score = find_score(calibration.score)
         self._episodes: OrderedDict[Hashable, _Episode] = OrderedDict()
         self._callbacks: list[tuple[object, Callable[[AlarmEvent], object]]] = []
-        self._handle: Handle | None = None  # until the first round, in which it is compared with the calibration
+        self._comparison: Comparison | None = None  # with the policy that it is subscribed to
         self._lock = threading.Lock()
         self._warned: set[str] = set()
 
@@ -176,18 +175,43 @@ class Alarm:
         with self._lock:
             self._episodes.clear()
 
+    def note_mismatch(self, mismatch: str) -> None:
+        """Set `mismatch`, and warn of each once. A server calls it, whose policies may be in other processes."""
+        if not self.calibration.weights:
+            self._warn_once(
+                "weights", "the alarm's file holds no fingerprint of weights: whether this policy is the calibrated one cannot "
+                "be checked",
+            )  # fmt: skip
+        self.mismatch = mismatch
+        if mismatch:
+            text = "the alarm was calibrated for something else, and its rate of false alarms does not hold: %s"
+            self._warn_once(mismatch, text, mismatch)
+
+    def check_task(self, task: str) -> None:
+        """Warn, once, of a task that it was not calibrated on. For callers that know the task, since rounds do not say it.
+
+        Args:
+            task: as the policy is told; "" if unknown.
+        """
+        tasks = self.calibration.tasks
+        if task and tasks and task not in tasks:
+            more = f" and {len(tasks) - 5} more" if len(tasks) > 5 else ""
+            text = "the alarm was calibrated on %s, and its rate of false alarms does not hold for task %a"
+            self._warn_once("task", text, ", ".join(map(ascii, tasks[:5])) + more, task[:200])
+
     # ---- as a listener
 
     def on_subscribe(self, handle: Handle) -> None:
-        """Called by `Handle.subscribe`. The policy is compared in its first round: weights may be loaded until then."""
+        """Called by `Handle.subscribe`."""
         self.reset()
         handle.watch_reset()
-        self._handle, self.mismatch = handle, ""
+        self._comparison, self.mismatch = Comparison(self.calibration, handle), ""
 
     def __call__(self, event: RoundEvent) -> None:
         """Update the episodes of a round; never raises."""
         try:
-            self._compare_policy(event)
+            if self._comparison is not None:
+                self.note_mismatch(self._comparison(event))
             alarms = self._update(event)
         except Exception as error:
             self._warn_once(
@@ -264,65 +288,10 @@ class Alarm:
             for name in ended:
                 del self._episodes[name]
 
-    def _compare_policy(self, event: RoundEvent) -> None:
-        handle, self._handle = self._handle, None
-        if handle is None:
-            return
-        if not self.calibration.weights:
-            self._warn_once(
-                "weights", "the alarm's file holds no fingerprint of weights: whether this policy is the calibrated one cannot "
-                "be checked",
-            )  # fmt: skip
-        self.mismatch = "; ".join(mismatches(self.calibration, handle, event))
-        if self.mismatch:
-            log.warning(
-                "KeyStone: the alarm was calibrated for something else, and its rate of false alarms does not hold: %s",
-                self.mismatch,
-            )
-
     def _warn_once(self, key: str, text: str, *args: object) -> None:
         if key not in self._warned:
             self._warned.add(key)
             log.warning("KeyStone: " + text, *args)
-
-
-def mismatches(calibration: Calibration, handle: Handle, event: RoundEvent) -> list[str]:
-    """How an attached policy differs from the one that an alarm was calibrated for."""
-    found = []
-    adaptive = handle.engine.selector.horizon is not None
-    weights = weights_fingerprint(handle.engine) if calibration.weights else ""
-    if weights and weights != calibration.weights:
-        found.append(f"the policy's weights are not those of {calibration.policy or 'the calibration'}")
-    if calibration.spec:
-        try:
-            then = Spec.parse(calibration.spec)
-        except KeystoneError:
-            found.append(f"its Spec {calibration.spec!r} is unknown here")
-        else:
-            now = Spec(
-                rule=handle.rule,
-                k=event.k if handle.engine.k_range is None else str(handle.engine.k_range),
-                steps=handle.steps,
-                temperature=handle.engine.temperature,
-                metric=handle.metric,
-                execute=handle.execute if adaptive and event.k > 1 else None,
-            )
-            if not then.execute_range:
-                then = replace(then, execute=None)  # a number of steps is compared below
-            for name in ("rule", "params", "k", "steps", "temperature", "metric", "execute"):
-                before, after = getattr(then, name), getattr(now, name)
-                if before != after:
-                    found.append(f"{name} was {_plain(before)}, now {_plain(after)}")
-    executed = None if event.window is None else event.window.steps
-    if None not in (executed, calibration.execute) and executed != calibration.execute and not adaptive:
-        found.append(f"{calibration.execute} steps of a chunk were executed, now {executed}")
-    return found
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(f"{key}={item}" for key, item in value) or "none"
-    return "the policy's own" if value is None else str(value)
 
 
 def _name(episode: Hashable) -> str:

@@ -14,8 +14,8 @@ import torch
 from keystone_robotics.attachment import attach
 from keystone_robotics.errors import KeystoneError, TooManyCandidates
 from keystone_robotics.handle import Handle, RoundEvent
-from keystone_robotics.monitor.alarm import mismatches
 from keystone_robotics.monitor.calibration import Calibration
+from keystone_robotics.monitor.mismatch import Comparison
 from keystone_robotics.profiling.auto import AutoK
 from keystone_robotics.profiling.measure import is_out_of_memory
 from keystone_robotics.sample.noise import preserve_rng
@@ -174,15 +174,15 @@ class Replica:
     ) -> None:
         self.served, self.spec, self.interface = served, spec, served.interface
         self.handle: Handle = attach(served.policy, spec)
-        self._calibration, self._mismatch = calibration, ""
+        self._comparison = None if calibration is None else Comparison(calibration, self.handle)
+        self._mismatch = ""
         self._clock = clock
         self._events: list[RoundEvent] = []
         self.handle.subscribe(self._keep)
 
     def _keep(self, event: RoundEvent) -> None:
-        if self._calibration is not None:  # in the first round: weights may be loaded until then
-            self._mismatch = "; ".join(mismatches(self._calibration, self.handle, event))
-            self._calibration = None
+        if self._comparison is not None:
+            self._mismatch = self._comparison(event)
         self._events.append(event)
 
     def compute(self, inputs: RoundInputs) -> RoundResult:
@@ -217,6 +217,7 @@ class Replica:
                 for size in limits.sizes(self.interface.batches):
                     self._measure([row] * size, setting, latency)
         self.handle.reset_history()
+        self._mismatch = ""  # with another K than robots get
         horizon = None if answer.actions is None else len(answer.actions)
         return WarmUp(k, horizon, latency, self._clock() - begin)
 

@@ -161,9 +161,10 @@ class Rounds:
             torch.stack(chunks) if all(one is not None for one in chunks) else None,  # type: ignore[arg-type]
         )
         result = self._replicas.compute(inputs)
-        if self.alarm is not None and result.mismatch != self.alarm.mismatch:
-            self.alarm.mismatch = result.mismatch
-            log.warning("the alarm was calibrated for something else, so that it may be wrong: %s", result.mismatch)
+        if self.alarm is not None:
+            self.alarm.note_mismatch(result.mismatch)
+            for content in contents:
+                self.alarm.check_task(content.task)
         for event in result.events:
             self._listeners.emit(event)
         # A policy may draw one round for all rows, or one for each, in their order.

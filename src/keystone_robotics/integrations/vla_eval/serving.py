@@ -96,7 +96,9 @@ class Serving:
 
     def begin(self, config: dict[str, Any], context: Any) -> None:
         """Start an episode of a session; ``config["task"]`` is the benchmark's description of it."""
-        self._episodes[context] = dict(config.get("task") or {})
+        task = self._episodes[context] = dict(config.get("task") or {})
+        if self.alarm is not None:
+            self.alarm.check_task(str(task.get("name") or ""))
 
     def answer(self, server: Any, predict: Callable[[], list[Any]], contexts: Sequence[Any]) -> list[Any]:
         """The server's answers to these sessions, with the selection of each if every answer has one round row."""
