@@ -12,7 +12,7 @@ from benchmarks.harness import RESULTS, ROOT
 from keystone_robotics.report.collect import read_collected, table_rows
 from keystone_robotics.report.inspection import arm_rows
 from keystone_robotics.tables import as_markdown
-from keystone_study.reproduce.adaptive_run import ArmRow, fixed_at_equal_rounds
+from keystone_study.reproduce.adaptive_run import FEW, MANY, ArmRow, fixed_at_equal_rounds
 from keystone_study.reproduce.claims import RECOMMENDED
 from keystone_study.reproduce.forecast import Correlation, correlation_table
 from keystone_study.reproduce.main import MainResult
@@ -109,6 +109,26 @@ def adaptive_table() -> str:
         for row in group
     ]  # fmt: skip
     return as_markdown([heading, *rows]) + "\n\n" + results["legend"]
+
+
+def adaptive_latency_table() -> str:
+    """What the second draw of adaptive K costs and saves, from ``adaptive.json``."""
+    results = json.loads((RESULTS / "adaptive.json").read_text())
+    rows = []
+    for name, groups in results["workloads"].items():
+        adaptive, full, _ = (ArmRow.from_dict(row) for row in groups["adaptive K"])
+        agree, disagree, expected = adaptive.latency
+        (at_once,) = full.latency
+        even, agreed = (disagree - at_once) / (disagree - agree), (MANY - adaptive.drawn) / (MANY - FEW)
+        times = [f"{value:.2f}" for value in (agree, disagree, at_once, expected)]
+        rows.append([WORKLOADS[name].title, f"`{adaptive.arm}`", *times, f"{even:.0%}", f"{agreed:.0%}"])
+    heading = [
+        "workload", "arm", "the few agree", "they disagree", f"{MANY} at once", "expected", "saves time if more agree than",
+        "agreed",
+    ]  # fmt: skip
+    return as_markdown([heading, *rows]).replace("%", " %") + (
+        "\n\nCPU time of a round at batch size 1, relative to the policy as it is; expected at the share of rounds that agreed."
+    )
 
 
 def selectors_table() -> str:
@@ -290,7 +310,7 @@ PAGES = {
         "forecast": forecast_table,
     },
     "docs/monitor.md": {"alarms": alarms_table, "cost": alarm_cost_table},
-    "docs/adaptive.md": {"adaptive": adaptive_table},
+    "docs/adaptive.md": {"adaptive-latency": adaptive_latency_table, "adaptive": adaptive_table},
     "docs/report.md": {"page": page_line, "inspect": inspect_table},
     "docs/gpu.md": {"gpu": gpu_table},
     "docs/serve.md": {"serve": serve_table},

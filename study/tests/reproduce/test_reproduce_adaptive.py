@@ -25,7 +25,16 @@ def test_limits_are_chosen_on_some_states_and_reported_on_others(toy_workload, t
     found = json.loads((out / "adaptive-pusht.json").read_text())
     tables = found["workloads"]["pusht"]
     horizon, k = tables["adaptive horizon"], tables["adaptive K"]
-    assert [Spec.parse(row["arm"]).execute for row in horizon[1:]] == [2, 4, 8, None]
+    assert [Spec.parse(row["arm"]).execute for row in horizon[1:7]] == [
+        2,
+        4,
+        8,
+        2,
+        4,
+        None,
+    ]  # the last three by the paper
+    assert (horizon[0]["arm"] == adaptive_run.UNTUNED) == (len(horizon) == 7)
+    assert adaptive_run.UNTUNED in [horizon[0]["arm"], horizon[-1]["arm"]]
     assert Spec.parse(horizon[0]["arm"]).execute_range.most == 8
     assert [row["arm"] for row in k[1:]] == ["core-mean:k=16", "core-mean:k=4"]
     assert horizon[1]["steps"] <= horizon[0]["steps"] <= horizon[3]["steps"]

@@ -34,7 +34,7 @@ SCORES: dict[str, Score] = {
     )
 }
 
-#: At K = 16 it told failures from successes on five of the six policies of `keystone reproduce alarms`.
+#: At K = 16 it told failures from successes on six of the seven policies of `keystone reproduce alarms`.
 DEFAULT_SCORE = overlap_distance.SCORE.name
 
 __all__ = ["DEFAULT_SCORE", "SCORES", "Score", "find_score"]

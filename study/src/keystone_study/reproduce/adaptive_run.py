@@ -32,8 +32,11 @@ from keystone_study.reproduce.workloads import WORKLOADS, Workload
 ADAPTIVE_WORKLOADS = ("metaworld-mixed", "metaworld-noisy", "metaworld-clean", "pusht")
 LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7)  #: of the dispersion, of which one is chosen for each workload
 FEW, MANY = 4, 16
-PAPER = f"keystone:k={MANY}"  #: the paper's rule
+#: The paper's rule: with the policies' own horizon, which is 8, and with the others that are compared.
+PAPER = f"keystone:k={MANY}"
+PAPERS = (*(f"{PAPER},execute={steps}" for steps in (2, 4)), PAPER)
 HORIZONS = tuple(f"core-mean:k={MANY},execute={steps}" for steps in (2, 4, 8))
+UNTUNED = f"core-mean:k={MANY},execute=2..8"  #: the default limit
 FIXED_K = (f"core-mean:k={MANY}", f"core-mean:k={FEW}")
 
 
@@ -132,7 +135,9 @@ def run_workload(
     horizon = max(horizons, key=lambda arm: (_rate(tried[arm]), -_mean(tried[arm], "rounds")))
     cheap = [arm for arm in ks if _mean(tried[arm], "drawn") <= MANY / 2]
     k = max(cheap, key=lambda arm: _rate(tried[arm])) if cheap else min(ks, key=lambda arm: _mean(tried[arm], "drawn"))
-    groups = {"adaptive horizon": (horizon, *HORIZONS, PAPER), "adaptive K": (k, *FIXED_K)}
+    groups = {"adaptive horizon": (horizon, *HORIZONS, *PAPERS), "adaptive K": (k, *FIXED_K)}
+    if horizon != UNTUNED:
+        groups["adaptive horizon"] += (UNTUNED,)
     arms = tuple(dict.fromkeys(arm for group in groups.values() for arm in group))
     rows = _roll_out(workload.reported(), arms, folder / "reported", executor, console)
     # Of one round: all and few candidates, and both draws of adaptive K. Where its few agree, the round is that of the few.
