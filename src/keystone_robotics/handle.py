@@ -15,7 +15,7 @@ from keystone_robotics.sample.adaptive import refuse_adaptive_k
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.episodes import episode_scope
 from keystone_robotics.sample.event import Listener, RoundEvent
-from keystone_robotics.sample.queues import watch_queue
+from keystone_robotics.sample.queues import action_queues, watch_queue
 from keystone_robotics.sample.resets import watch_reset
 from keystone_robotics.sample.seeds import seed_scope
 from keystone_robotics.sample.settings import rehearsal, replay, set_k, set_steps
@@ -231,6 +231,18 @@ class Handle:
     def reset_history(self) -> None:
         """Forget the previous chunk, at the start of an episode."""
         self.engine.reset_history()
+
+    def replan(self) -> int:
+        """Drop the steps that LeRobot's ``select_action`` has queued, so that its next call draws a new chunk. Past
+        observations and episodes stay, as they do not with ``reset``. Returns how many were dropped.
+
+        Not in a listener: the chunk of a round is queued after it.
+        """
+        queues = action_queues(self.engine.owner)
+        dropped = sum(map(len, queues))
+        for queue in queues:
+            queue.clear()
+        return dropped
 
     def watch_reset(self) -> None:
         """From now on the policy's own ``reset`` does the same, as it does with rules that use the previous chunk."""

@@ -299,6 +299,7 @@ def calibrated_on(policy, spec="medoid:k=16", **given):
     [
         ({}, {}, ""),
         ({"compile": False, "fast": False}, {}, ""),
+        ({}, {"spec": "medoid:k=auto"}, ""),  # how many that were is unknown
         ({"k": 8}, {}, "k was 16, now 8"),
         ({"rule": "core-mean"}, {}, "rule was medoid, now core-mean"),
         ({"temperature": 0.5}, {}, "temperature was 1.0, now 0.5"),

@@ -3,7 +3,7 @@
 from keystone_robotics.monitor.alarm import Alarm, AlarmEvent
 from keystone_robotics.monitor.calibration import Calibration, NoSeparation, calibrate
 from keystone_robotics.monitor.detection import Detection, detect
-from keystone_robotics.monitor.observed import Observed
+from keystone_robotics.monitor.observed import Observed, observe
 from keystone_robotics.monitor.run import RunScores, read_run
 from keystone_robotics.monitor.scores import SCORES, Score
 
@@ -19,5 +19,6 @@ __all__ = [
     "Score",
     "calibrate",
     "detect",
+    "observe",
     "read_run",
 ]

@@ -76,6 +76,8 @@ def _other_options(then: Spec, handle: Handle, event: RoundEvent) -> Iterator[st
     )
     if not then.execute_range:
         then = replace(then, execute=None)  # a number of steps is compared as it was executed
+    if then.k == "auto":
+        then = replace(then, k=now.k)  # unknown
     for name in ("rule", "params", "k", "steps", "temperature", "metric", "execute"):
         before, after = getattr(then, name), getattr(now, name)
         if before != after:

@@ -95,7 +95,21 @@ def distances(a: Floats, b: Floats) -> Floats:
 
 
 def observe(event: RoundEvent) -> Iterator[Observed]:
-    """The rows of a live round."""
+    """The rows of a live round, for scores: with the previous round of the same episode, if there was one.
+
+    >>> import keystone_robotics as keystone
+    >>> from keystone_robotics.monitor import SCORES
+    >>> class Policy(torch.nn.Module):
+    ...     def act(self):
+    ...         return torch.randn(1, 8, 2)
+    >>> policy, seen = Policy(), []
+    >>> handle = keystone.attach(policy, k=16, site="act", execute=4, seed=0)
+    >>> stop = handle.subscribe(lambda event: seen.extend(observe(event)))
+    >>> chunks = policy.act(), policy.act()
+    >>> before, now = seen
+    >>> round(SCORES["variance"](now), 1), SCORES["overlap-distance"](now, before) > 0
+    (1.1, True)
+    """
     selection, window = event.selection, event.window
     agreed = selection.agreed_steps
     for row in range(len(event.candidates)):
