@@ -37,6 +37,8 @@ def rounds_of(draw, largest_k: int = 20):
 def both_paths(features, metric, **params):
     """The result of the kernel and of the numpy path; each row of features is one step."""
     candidates = Candidates(features[:, :, None], features, None, metric, params.pop("seed", 0))
+    clustering = {name: params.pop(name) for name in engine.Clustering._fields if name in params}
+    params["clustering"] = engine.Clustering(**clustering)
     assert engine.compiled_kernel() is not None
     compiled = engine.select_rounds(candidates, **params)
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():

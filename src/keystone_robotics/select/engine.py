@@ -31,6 +31,18 @@ NOTHING = float("-inf")  #: as tau: always cluster
 AVERAGES: dict[str, int] = {"none": 0, "cluster": 1, "around medoid": 2, "tightest": 3}
 
 
+class Clustering(NamedTuple):
+    """When candidates are clustered, and how; by default never. Parameters as in `keystone_robotics.select.rules.keystone`."""
+
+    clusters: int = 1
+    tau: float = EVERYTHING
+    iterations: int = 10
+    init: str = "farthest"
+
+
+NEVER = Clustering()
+
+
 class Decision(NamedTuple):
     """What to decide by, for the kernel and for `numpy_path`.
 
@@ -104,7 +116,7 @@ def warm_up() -> None:
         log.info("preparing the compiled selector (the first time on a machine this takes some seconds)")
     for dtype in (np.float32, np.float64):
         chunks: NDArray[Any] = np.zeros((1, 2, 1, 1), dtype)
-        result = select_rounds(Candidates(chunks, chunks[..., 0], None, "l2", 0), clusters=2, average="cluster")
+        result = select_rounds(Candidates(chunks, chunks[..., 0], None, "l2", 0), Clustering(2), "cluster")
         mean_chunks(chunks, result.members)
 
 
@@ -148,43 +160,42 @@ def check_init(init: str) -> str:
 
 
 def select_rounds(
-    candidates: Candidates,
-    *,
-    clusters: int = 1,
-    tau: float = EVERYTHING,
-    iterations: int = 10,
-    init: str = "farthest",
-    average: str = "none",
-    share: float = 1.0,
+    candidates: Candidates, clustering: Clustering = NEVER, average: str = "none", share: float = 1.0
 ) -> BatchResult:
     """The medoid of each round, or of its largest cluster where the spread is not below ``tau``.
 
     Args:
         candidates: what to select from.
-        clusters, tau, iterations, init: see `keystone_robotics.select.rules.keystone`.
+        clustering: when and how candidates are clustered.
         average: a name in `AVERAGES`: notes those candidates in ``members`` and selects the one nearest to their mean.
         share: of the candidates that is averaged.
     """
     features = candidates.features
     batch, k, _ = features.shape
-    decision = _decision(candidates.metric, min(clusters, k), tau, iterations, init, average, share)
+    decision = _decision(candidates.metric, k, clustering, average, share)
     out = (
         np.empty((batch, k + 2), np.int64),
         np.empty((batch, decision.clusters), np.int64),
         np.empty((batch, 5)),
         np.empty((batch, k) if decision.average else (0, 0), np.bool_),
     )
-    order = starting_order(init, k, candidates.seed)
+    order = starting_order(clustering.init, k, candidates.seed)
     dropped = _path().select_rounds(features, candidates.steps, order, decision, out)
     return BatchResult(*out, dropped)
 
 
 @functools.lru_cache(maxsize=256)
-def _decision(*parameters: Any) -> Decision:
+def _decision(metric: str, k: int, clustering: Clustering, average: str, share: float) -> Decision:
     """With the numbers of names, in the types that the kernel is compiled for: not a tau of 1, nor numpy's numbers."""
-    metric, clusters, tau, iterations, init, average, share = parameters
+    clusters, tau, iterations, init = clustering
     return Decision(
-        METRICS[metric], int(clusters), float(tau), int(iterations), INITS[init], AVERAGES[average], float(share)
+        METRICS[metric],
+        min(int(clusters), k),
+        float(tau),
+        int(iterations),
+        INITS[init],
+        AVERAGES[average],
+        float(share),
     )
 
 

@@ -555,6 +555,23 @@ class _Scratch(NamedTuple):
     values: Array
 
 
+class _Call(NamedTuple):
+    """What does not change from round to round."""
+
+    features: Array
+    steps: int
+    order: Array
+    rule: Decision
+
+
+class _Written(NamedTuple):
+    """The first three of an `Output`."""
+
+    indices: Array
+    sizes: Array
+    measures: Array
+
+
 def select_rounds(features: Array, steps: int, order: Array, rule: Decision, out: Output) -> int:
     """Select in every round; one call for the whole batch.
 
@@ -591,19 +608,20 @@ def compiled_rounds(
         real[:even], real[even : 2 * even], real[2 * even : 2 * even + c], real[-2], real[-1],
         np.empty(max(k * (k - 1) // 2, k)),
     )  # fmt: skip
-    rule = Decision(metric, clusters, tau, iterations, init, average, share)
+    call = _Call(features, steps, order, Decision(metric, clusters, tau, iterations, init, average, share))
+    out = _Written(indices, sizes, measures)
     exact = np.empty((0, 0))
     dropped = 0
     for b in range(batch):
         n = _usable(features, b, scratch.position)  # once: both precisions decide on the same candidates
         _load(features, b, scratch.position, n, rows)
         dropped += k - n
-        margin = _select_round(features, b, rows, n, steps, order, rule, scratch, indices, sizes, measures)
+        margin = _select_round(call, b, rows, n, scratch, out)
         if features.itemsize == 4 and margin < CLEAR:
             if exact.size == 0:
                 exact = np.zeros((even, padded))
             _load(features, b, scratch.position, n, exact)
-            _select_round(features, b, exact, n, steps, order, rule, scratch, indices, sizes, measures)
+            _select_round(call, b, exact, n, scratch, out)
         if average > 0:
             members[b] = False
             for i in range(n):
@@ -612,8 +630,9 @@ def compiled_rounds(
 
 
 @_strict
-def _select_round(features, b, rows, n, steps, order, rule, s, indices, sizes, measures):
+def _select_round(call, b, rows, n, s, out):
     """Round b; returns the smallest margin of its decisions."""
+    rule, indices, sizes, measures = call.rule, out.indices, out.sizes, out.measures
     for i in range(indices.shape[1]):
         indices[b, i] = -1
     indices[b, 1] = 0
@@ -641,19 +660,19 @@ def _select_round(features, b, rows, n, steps, order, rule, s, indices, sizes, m
         median = _lower_median(s.distances, n, s.values)
         _row_sums(s.squared, n, s.totals)
         spread = _gap(rows, s.totals, n, winner, metric) / (median + EPSILON)
-        motion = _motion(rows[winner], features.shape[2], steps, metric)
+        motion = _motion(rows[winner], call.features.shape[2], call.steps, metric)
         c = min(rule.clusters, n)
         if c > 1 and abs(rule.tau) < np.inf:
             margin = min(margin, abs(spread - rule.tau))
         if c > 1 and spread >= rule.tau:
-            margin = min(margin, _cluster(order, rule, c, n, s))
+            margin = min(margin, _cluster(call.order, rule, c, n, s))
             margin = min(margin, _rank_clusters(n, c, s, sizes, b))
             winner, clear = _medoid(s.distances, n, s.labels, s.means[0], s.totals)
             margin = min(margin, clear)
             indices[b, 1] = 1
         if rule.average > 0:
             margin = min(margin, _mark_members(rule, winner, n, s))
-            winner = _nearest_to_mean(features, b, rows, n, metric, s)
+            winner = _nearest_to_mean(call.features, b, rows, n, metric, s)
         agreeing = sizes[b, 0]
         if indices[b, 1] == 0:
             rounding = JITTER * JITTER if metric == 2 else JITTER * motion

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from keystone_robotics.select import rotations
-from keystone_robotics.select.engine import BatchResult, mean_chunks, select_rounds
+from keystone_robotics.select.engine import NEVER, BatchResult, Clustering, mean_chunks, select_rounds
 from keystone_robotics.select.rounds import Candidates, Round, RuleResult, lowest
 from keystone_robotics.select.rules.base import rounds, with_results
 
 
-def average_rounds(candidates: Candidates, average: str, **params: Any) -> BatchResult:
+def average_rounds(
+    candidates: Candidates, average: str, clustering: Clustering = NEVER, share: float = 1.0
+) -> BatchResult:
     """The mean chunk of some candidates of each round; arguments as in `select_rounds`."""
-    result = select_rounds(candidates, average=average, **params)
+    result = select_rounds(candidates, clustering, average, share)
     if result.dropped and result.indices[:, 0].min() < 0:
         return result  # a round without a valid candidate: the caller raises
     layout = candidates.layout

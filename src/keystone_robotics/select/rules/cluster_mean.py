@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from keystone_robotics.select.engine import BatchResult
+from keystone_robotics.select.engine import BatchResult, Clustering
 from keystone_robotics.select.rounds import Candidates
 from keystone_robotics.select.rules.keystone import Keystone
 from keystone_robotics.select.synthesis import average_rounds
@@ -28,6 +28,4 @@ class ClusterMean(Keystone):
     init: str = "best"
 
     def select_batch(self, candidates: Candidates) -> BatchResult:
-        return average_rounds(
-            candidates, "cluster", clusters=self.clusters, tau=self.tau, iterations=self.iterations, init=self.init
-        )
+        return average_rounds(candidates, "cluster", Clustering(self.clusters, self.tau, self.iterations, self.init))

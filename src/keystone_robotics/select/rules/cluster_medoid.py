@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from keystone_robotics.select.engine import NOTHING, BatchResult, check_init, select_rounds
+from keystone_robotics.select.engine import NOTHING, BatchResult, Clustering, check_init, select_rounds
 from keystone_robotics.select.rounds import Candidates
 from keystone_robotics.select.rules.base import Rule
 from keystone_robotics.select.rules.checks import whole
@@ -31,6 +31,4 @@ class ClusterMedoid(Rule):
         check_init(self.init)
 
     def select_batch(self, candidates: Candidates) -> BatchResult:
-        return select_rounds(
-            candidates, clusters=self.clusters, tau=NOTHING, iterations=self.iterations, init=self.init
-        )
+        return select_rounds(candidates, Clustering(self.clusters, NOTHING, self.iterations, self.init))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from keystone_robotics.select.engine import BatchResult, check_init, select_rounds
+from keystone_robotics.select.engine import BatchResult, Clustering, check_init, select_rounds
 from keystone_robotics.select.rounds import Candidates
 from keystone_robotics.select.rules.base import Rule
 from keystone_robotics.select.rules.checks import number, whole
@@ -46,6 +46,4 @@ class Keystone(Rule):
         check_init(self.init)
 
     def select_batch(self, candidates: Candidates) -> BatchResult:
-        return select_rounds(
-            candidates, clusters=self.clusters, tau=self.tau, iterations=self.iterations, init=self.init
-        )
+        return select_rounds(candidates, Clustering(self.clusters, self.tau, self.iterations, self.init))
