@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -18,23 +19,23 @@ from keystone_robotics.report.inspection import NOT_SUCCESS, page, record_episod
 from keystone_robotics.spec import Spec
 from keystone_robotics.view.recording import Recording
 from tiny import build
-from tiny.checkpoint import save_checkpoint
+from tiny.checkpoint import env_features, save_checkpoint
 
 FEATURES = {
     "observation.state": {"dtype": "float32", "shape": (2,), "names": ["x", "y"]},
-    "observation.environment_state": {"dtype": "float32", "shape": (16,), "names": None},
+    "observation.image": {"dtype": "image", "shape": (96, 96, 3), "names": ["height", "width", "channels"]},
     "action": {"dtype": "float32", "shape": (2,), "names": ["<x>", "y"]},
 }
 
 
 @pytest.fixture(scope="module")
 def demonstrations(tmp_path_factory):
-    """Two episodes of PushT, pushed at random."""
+    """Two episodes of PushT with images, pushed at random."""
     from keystone_robotics.environments import find_benchmark
 
     folder = tmp_path_factory.mktemp("data") / "pusht"
     dataset = LeRobotDataset.create("me/pusht", 10, FEATURES, root=folder, use_videos=False)
-    env = find_benchmark("pusht").make("pusht")
+    env = find_benchmark("pusht-pixels").make("pusht")
     random = np.random.default_rng(0)
     for episode in range(2):
         observation, _ = env.reset(seed=episode)
@@ -43,7 +44,7 @@ def demonstrations(tmp_path_factory):
             dataset.add_frame(
                 {
                     "observation.state": observation["agent_pos"],
-                    "observation.environment_state": observation["environment_state"][2:],
+                    "observation.image": observation["pixels"],
                     "action": action,
                     "task": "push the T",
                 }
@@ -57,20 +58,8 @@ def demonstrations(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    from lerobot.configs.types import FeatureType, PolicyFeature
-
-    state, env, action = FeatureType.STATE, FeatureType.ENV, FeatureType.ACTION
-    policy = build(
-        "diffusion",
-        input_features={
-            "observation.state": PolicyFeature(state, (2,)),
-            "observation.environment_state": PolicyFeature(env, (16,)),
-        },
-        output_features={"action": PolicyFeature(action, (2,))},
-        n_action_steps=4,
-    )
     folder = tmp_path_factory.mktemp("policy")
-    save_checkpoint(policy, folder, "pusht")
+    save_checkpoint(build("diffusion", **env_features("pusht"), n_action_steps=4), folder, "pusht")
     return folder
 
 
@@ -187,11 +176,25 @@ def test_recordings_name_the_series_demonstrated_actions(frames, monkeypatch, tm
     assert titles == ["demonstrated actions"]
 
 
-def test_the_command_writes_page_numbers_and_says_what_they_are_not(demonstrations, checkpoint, tmp_path, capsys):
+def test_frames_have_the_images_of_the_dataset(frames):
+    found, data, _, indices = frames
+    for one, index in zip(found, indices, strict=True):
+        image = data[index]["observation.image"].permute(1, 2, 0).numpy()
+        assert (np.abs(one.images["observation.image"] / 255 - image) <= 1 / 255).all()
+
+
+@pytest.mark.parametrize("rerun", [True, False])
+def test_the_command_writes_page_numbers_and_says_what_they_are_not(
+    demonstrations, checkpoint, tmp_path, capsys, monkeypatch, rerun
+):
+    if not rerun:
+        monkeypatch.setitem(sys.modules, "rerun", None)
     arms = ["--arms", "first", "core-mean:k=4..8"]
     code = main(["inspect", str(checkpoint), str(demonstrations), *arms, "--frames", "4", "--out", str(tmp_path / "o")])
     said = capsys.readouterr().out
     assert code == 0
+    assert ("no recordings: this needs Rerun" in said) is not rerun
+    assert len(list((tmp_path / "o").glob("*.rrd"))) == 2 * rerun
     assert "is not success" in " ".join(said.split())
     numbers = json.loads((tmp_path / "o" / "inspect.json").read_text())
     assert numbers["frames"] == 4

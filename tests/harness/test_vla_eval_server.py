@@ -24,7 +24,7 @@ from vla_eval.model_servers.base import SessionContext
 import keystone_robotics as keystone
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.integrations.vla_eval import wrap_server
-from keystone_robotics.integrations.vla_eval.options import ServeOptions
+from keystone_robotics.integrations.vla_eval.options import ServeOptions, environment_block
 from keystone_robotics.monitor import Calibration
 
 Wrapped = wrap_server(ReachServer)
@@ -197,6 +197,17 @@ def test_the_side_file_says_for_whom_what_was_chosen(tmp_path):
     for row, answer in enumerate(answers):
         assert answer["keystone"]["index"] == line["index"][row]
         assert answer["keystone"]["sizes"] == line["sizes"][row]
+
+
+def test_every_episode_is_a_recording_in_rerun(tmp_path):
+    columns = pytest.importorskip("view.recordings").columns
+    server = Wrapped(keystone=environment_block({"KEYSTONE_K": "4", "KEYSTONE_RERUN": str(tmp_path / "rounds.rrd")}))
+    contexts = [session(server, number) for number in (0, 1)]
+    for some in (contexts, contexts[::-1], contexts[:1]):
+        server.predict_batch([{"state": STATES[0]}] * len(some), some)
+    server._keystone_serving._rerun.close()
+    rounds = [columns(tmp_path / name, "keystone")["round"] for name in ("rounds.rrd", "rounds_1.rrd")]
+    assert rounds == [[0, 1, 2], [0, 1]]
 
 
 def test_an_alarm_is_in_the_answers_of_its_episode(tmp_path, caplog):

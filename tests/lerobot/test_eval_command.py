@@ -1,8 +1,10 @@
 """`lerobot-eval` as a user types it, with KeyStone by each of the three routes; and `keystone eval` rolls out the same."""
 
 import json
+import re
 
 import eval_process
+import numpy as np
 import pytest
 
 from keystone_robotics.cli import main
@@ -16,7 +18,9 @@ def flagged(evaluate, checkpoint):
     """The console script with the flag, in an environment that says otherwise."""
     options = [f"--policy.keystone.{name}={value}" for name, value in OPTIONS.items()]
     path = f"--policy.path={checkpoint('diffusion')}"
-    return evaluate(path, *options, from_scratch=True, KEYSTONE_K="4", KEYSTONE_RULE="first")
+    return evaluate(
+        path, *options, from_scratch=True, KEYSTONE_K="4", KEYSTONE_RULE="first", KEYSTONE_RERUN="rounds.rrd"
+    )
 
 
 def test_flag_draws_k_candidates_and_wins_over_the_environment(flagged):
@@ -26,6 +30,12 @@ def test_flag_draws_k_candidates_and_wins_over_the_environment(flagged):
     assert flagged.rewards
     assert len(flagged.rounds) > 1
     assert {(round["k"], round["rule"]) for round in flagged.rounds} == {(16, "medoid")}
+
+
+def test_the_environment_switches_rerun_on(flagged):
+    columns = pytest.importorskip("view.recordings").columns
+    consensus, _ = np.transpose(columns(flagged.directory / "rounds.rrd", "keystone")["Scalars:scalars"])
+    np.testing.assert_allclose(consensus, [round["consensus"][0] for round in flagged.rounds])
 
 
 def test_wrapper_type_chooses_the_same(flagged, evaluate, checkpoint):
@@ -125,3 +135,9 @@ def test_every_round_of_every_episode_is_the_same(arm, run, evaluate, checkpoint
             assert theirs == ours
     successes = json.loads((done.directory / "eval_info.json").read_text())["per_task"][0]["metrics"]["successes"]
     assert successes == [False] * EPISODES
+    if arm == ARMS[0]:
+        page = done.directory / "page.html"
+        assert main(["report", str(run), str(done.directory), "--paired", "trust", "--out", str(page)]) == 0
+        data = json.loads(re.search('id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+        *_, theirs = data["arms"]
+        assert (theirs["tool"], theirs["episodes"], theirs["rate"]) == ("lerobot", EPISODES, 0)

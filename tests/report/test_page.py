@@ -21,6 +21,7 @@ from keystone_robotics.cli import main
 from keystone_robotics.compare.comparison import compare
 from keystone_robotics.compare.find import read
 from keystone_robotics.environments import find_benchmark
+from keystone_robotics.environments.pusht import PushT
 from keystone_robotics.evaluate.rollout import hash_state
 from keystone_robotics.records import FILE, EpisodeRecord, RoundRecord, Store
 from keystone_robotics.report.page.data import BUDGET, Section, page_data
@@ -351,9 +352,30 @@ def test_films_replay_the_stored_actions(tmp_path, capsys):
     assert (few, notes) == ({}, ["0 films fill the page; it was asked for 1"])
 
 
+class Blind(PushT):
+    """Without a display, say."""
+
+    def make(self, task, render=False):
+        env = super().make(task, render)
+        env.unwrapped.render = lambda: 1 / 0
+        return env
+
+
+class Plain(PushT):
+    """Nobody wrote what draws it."""
+
+    def make(self, task, render=False):
+        return super().make(task)
+
+
 @pytest.mark.parametrize(
     ("env", "said"),
-    [("pusht?", "pusht takes no options"), ("gymnasium:Pendulum-v1?min_return=0", "no task 'pusht'")],
+    [
+        ("pusht?", "pusht takes no options"),
+        ("gymnasium:Pendulum-v1?min_return=0", "no task 'pusht'"),
+        (f"{__name__}:Blind", "the environment cannot be drawn: division by zero"),
+        (f"{__name__}:Plain", "the environment cannot be drawn: it was made without images"),
+    ],
 )
 def test_what_cannot_be_filmed_is_a_note(tmp_path, capsys, env, said):
     run = pusht_run(tmp_path / "run", env)

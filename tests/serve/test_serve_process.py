@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -17,11 +18,11 @@ OBSERVATION = {"environment_state": np.zeros(89, np.float32), "keystone_episode"
 
 
 @contextlib.contextmanager
-def command(port):
+def command(port, **variables):
     process = subprocess.Popen(
         [sys.executable, "-m", "keystone_robotics", "serve", "metaworld-easy-clean", "--spec", "core-mean:k=4,seed=1",
          "--max-batch", "2", "--protocol", f"openpi:{port}", "--log", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         for line in process.stdout:
@@ -36,14 +37,15 @@ def command(port):
         process.communicate()
 
 
-def test_killed_restarted_and_drained():
+def test_killed_restarted_and_drained(tmp_path):
+    columns = pytest.importorskip("view.recordings").columns
     with command(0) as (process, port):
         client = WebsocketClientPolicy("127.0.0.1", port)
         before = client.infer(OBSERVATION)["actions"]
         process.kill()
         with pytest.raises((websockets.ConnectionClosed, OSError)):
             client.infer(OBSERVATION)
-    with command(port) as (process, again):
+    with command(port, KEYSTONE_RERUN=str(tmp_path / "rounds.rrd")) as (process, again):
         assert again == port
         client = WebsocketClientPolicy("127.0.0.1", port)
         np.testing.assert_array_equal(
@@ -71,3 +73,6 @@ def test_killed_restarted_and_drained():
         lines = [json.loads(line) for line in log.splitlines()]
         assert any("self-check passed" in line["message"] for line in lines)
         assert any(line["message"].startswith("draining") for line in lines)
+    numbers = columns(tmp_path / "rounds.rrd", "keystone")["round"]
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) >= len(answered)

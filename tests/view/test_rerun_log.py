@@ -17,7 +17,7 @@ from keystone_robotics.integrations import attach_with_log
 from keystone_robotics.monitor import Alarm, Calibration
 from keystone_robotics.monitor.observed import observe
 from keystone_robotics.view import live
-from keystone_robotics.view.picture import STEPS, Lanes, thin
+from keystone_robotics.view.picture import STEPS, Lanes, thin, thin_actions
 
 
 class TwoWays(torch.nn.Module):
@@ -89,7 +89,7 @@ def test_it_has_lerobots_names_and_the_statistics(tmp_path):
 def test_without_positions_every_dimension_has_a_lane(tmp_path):
     events, _ = record(tmp_path / "a.rrd", path=None, dims=3)
     lines = np.array(columns(tmp_path / "a.rrd", "action.candidates")["LineStrips2D:strips"][0])
-    lanes = Lanes.around(events[0].candidates[0].numpy(), 0.5)
+    lanes = Lanes.around([events[0].candidates[0].numpy()], 0.5)
     labels, index = events[0].selection.labels[0], int(events[0].selection.index[0])
     drawn, steps = thin(labels, index, 16, 2, lanes=3)
     np.testing.assert_allclose(lines, lanes.lines(events[0].candidates[0].numpy()[drawn])[:, steps], atol=1e-5)
@@ -105,14 +105,72 @@ def test_an_averaged_chunk_is_drawn_itself(tmp_path):
         np.testing.assert_allclose(np.array(line[0]), first_three(event.selection.chunk[0].numpy())[0], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("path", "of", "first"), [(first_three, "3D", "candidates"), (None, "2D", "candidates, by dimension")]
+)
+def test_the_views_are_stored_with_it(tmp_path, path, of, first):
+    chunk = pytest.importorskip("rerun.chunk", reason="this version of Rerun does not read views back")
+    record(tmp_path / "a.rrd", rounds=1, path=path)
+    reader = chunk.RrdReader(tmp_path / "a.rrd")
+    (stored,) = reader.blueprints()
+    rows = [one.to_record_batch().to_pylist()[0] for one in reader.stream(store=stored)]
+    views = {
+        row["ViewBlueprint:display_name"][0]: row["ViewBlueprint:class_identifier"][0]
+        for row in rows
+        if "ViewBlueprint:display_name" in row
+    }
+    assert views == {
+        first: of,
+        "executed actions": "TimeSeries",
+        "agreement, 0 to 1": "TimeSeries",
+        "about": "TextDocument",
+    }
+    drawn = [row["ViewContents:query"] for row in rows if "ViewContents:query" in row]
+    assert any({"action.candidates", "action.chosen", "action.gripper"} <= {*names} for names in drawn)
+    assert [row["TimePanelBlueprint:timeline"] for row in rows if "TimePanelBlueprint:timeline" in row] == [
+        ["frame_index"]
+    ]
+
+
+@pytest.mark.parametrize(("steps", "dims"), [(16, 7), (50, 32), (100, 14)])
 @pytest.mark.parametrize("path", [first_three, None], ids=["paths", "lanes"])
-def test_a_round_takes_less_than_5_kb(tmp_path, path):
-    """The layout of the views is there once, 50 to 100 kB; 64 rounds and all are below 5 kB a round."""
-    record(tmp_path / "few.rrd", rounds=32, path=path)
-    record(tmp_path / "many.rrd", rounds=64, path=path)
-    few, many = ((tmp_path / f"{name}.rrd").stat().st_size for name in ("few", "many"))
-    assert many / 64 < 5000
-    assert (many - few) / 32 < 4000
+def test_a_round_takes_less_than_5_kb(tmp_path, path, steps, dims):
+    """With the layout of the views, which is there once: 50 to 100 kB."""
+    record(tmp_path / "a.rrd", rounds=64, path=path, steps=steps, dims=dims)
+    assert (tmp_path / "a.rrd").stat().st_size / 64 < 5000
+
+
+def test_actions_of_long_chunks_keep_some_of_their_steps(tmp_path):
+    events, _ = record(tmp_path / "a.rrd", steps=100, dims=14)
+    kept = thin_actions(100, 14)
+    assert 8 <= len(kept) < 20
+    actions = columns(tmp_path / "a.rrd", "action")
+    assert actions["frame_index"] == [100 * number + step for number in range(3) for step in kept]
+    expected = np.concatenate([event.selection.chunk[0].numpy()[kept] for event in events])
+    np.testing.assert_allclose(actions["Scalars:scalars"], expected, rtol=1e-6)
+    begins = columns(tmp_path / "a.rrd", "keystone")["timestamp"]
+    times = actions["timestamp"]
+    assert times[:: len(kept)] == begins  # of a round, and of its first step
+    assert times == sorted(times)
+
+
+def test_of_many_dimensions_those_that_differ_most_have_a_lane(tmp_path):
+    quiet = [0, 3, 30]
+
+    class Humanoid(TwoWays):
+        def act(self, rows=1):
+            chunk = super().act(rows)
+            chunk[..., quiet] = torch.linspace(-1, 1, self.steps)[:, None]
+            return chunk
+
+    record(tmp_path / "a.rrd", path=None, policy=Humanoid(steps=50, dims=32))
+    names = columns(tmp_path / "a.rrd", "action.lanes/names", static=True)["Points2D:labels"][0]
+    numbers = [int(name.partition(":")[0].removeprefix("dimension ")) for name in names]
+    assert len(numbers) == 16
+    assert numbers == sorted(numbers)
+    assert not {*quiet} & {*numbers}
+    strips = columns(tmp_path / "a.rrd", "action.candidates")["LineStrips2D:strips"]
+    assert len(strips[0]) >= 2 * 16  # one candidate of each cluster
 
 
 @pytest.mark.parametrize(("k", "steps", "dims"), [(64, 50, 32), (16, 100, 14), (1, 1, 1), (200, 8, 2), (8, 50, 7)])

@@ -186,3 +186,24 @@ def test_without_rerun_it_is_one_line(tmp_path, capsys, monkeypatch):
     (tmp_path / "episodes.sqlite").touch()
     assert main(["view", str(tmp_path), "--headless"]) == 2
     assert 'pip install "keystone-robotics[rerun]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("display", [":7", None])
+def test_the_viewer_opens_where_there_is_a_display(tmp_path, capsys, monkeypatch, display):
+    run = write_run_with_rounds(tmp_path / "run", {"first": (0.5, 1)}, episodes=1, error=None)
+    started = []
+    monkeypatch.setattr("subprocess.Popen", lambda words, **options: started.append((words, options)))
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    if display:
+        monkeypatch.setenv("DISPLAY", display)
+    file = tmp_path / "a.rrd"
+    assert main(["view", str(run), "--task", "push", "--no-replay", "--out", str(file)]) == 0
+    if display:
+        ((words, options),) = started
+        assert words == [sys.executable, "-m", "rerun", str(file)]
+        assert options["start_new_session"]  # it outlives the command
+    else:
+        assert started == []
+        assert f"open it where there is one, with `rerun {file}`" in " ".join(capsys.readouterr().out.split())

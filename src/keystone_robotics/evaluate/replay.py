@@ -65,7 +65,7 @@ def replay_episode(
         notes: list[str] = []
         frames: list[tuple[int, Image]] = []
         observations: list[Observation] = []
-        every = _draw(env, 0, frames, notes) and every
+        every = every if every and _draw(env, 0, frames, notes) else 0
         step, success = 0, False
         for record in rounds:
             observations.append(observation)
@@ -73,7 +73,7 @@ def replay_episode(
                 observation, _, _, _, info = env.step(action)
                 step, success = step + 1, bool(info.get("success", info.get("is_success", False)))
                 if every and (step % every == 0 or step == episode.steps):
-                    every = _draw(env, step, frames, notes) and every
+                    every = every if _draw(env, step, frames, notes) else 0
     finally:
         env.close()
     if success != episode.success:
@@ -84,9 +84,9 @@ def replay_episode(
 
 def _draw(env: Any, step: int, frames: list[tuple[int, Image]], notes: list[str]) -> bool:
     """Add an image; False, with a note, if the environment cannot be drawn."""
-    if getattr(env, "render_mode", "rgb_array") is None:
-        return False
     try:
+        if getattr(env, "render_mode", "rgb_array") is None:
+            raise NotImplementedError("it was made without images")
         image = np.asarray(env.render())
         if image.ndim != 3 or image.shape[2] != 3:
             raise TypeError(f"render() returned shape {image.shape}")

@@ -187,7 +187,7 @@ def record_episode(
     if by_dimension:
         notes.append("candidates are drawn by dimension, in the policy's units")
     known = all(one.executed is not None or not stored.synthesised for one, stored in zip(drawn, episode.rounds))
-    lanes = Lanes.around(np.concatenate([one.chunks.reshape(-1, one.chunks.shape[-1]) for one in drawn]), 0.05)
+    lanes = Lanes.around([one.chunks for one in drawn], 0.05)
     limits = [None] * len(drawn) if alarm is None else alarm_series(alarm, episode.rounds)
     seconds = None if replay is None else replay.seconds
     recording = Recording(

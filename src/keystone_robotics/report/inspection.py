@@ -314,9 +314,7 @@ def record_episodes(
     for number in chosen:
         own = by_episode[number]
         path = folder / f"episode_{number}.rrd"
-        lanes = Lanes.around(
-            np.concatenate([one.candidates.reshape(-1, one.candidates.shape[-1]) for one in own]), 0.05
-        )
+        lanes = Lanes.around([one.candidates for one in own], 0.05)
         text = f"# Episode {number}\n\n{about(len(own[0].candidates), True, 'the selected chunk')}\n\n{NOT_SUCCESS}"
         recording = Recording(
             partial(_save, path), path.stem, text, lanes, dims,

@@ -274,7 +274,7 @@ class RerunLog:
                 stream.connect_grpc(self.target, default_blueprint=shown)
 
         # Later rounds are drawn in the lanes of the first: twice its range is enough for most.
-        lanes = Lanes.around(row.candidates[row.labels >= 0], 0.5)
+        lanes = Lanes.around([row.candidates[row.labels >= 0]], 0.5)
         recording = Recording(
             open_sink,
             f"episode {number}",

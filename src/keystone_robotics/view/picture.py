@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,16 @@ ToolPath = tuple[Floats, "NDArray[np.bool_] | None"]
 #: Maps chunks (K, T, D) to a `ToolPath`, or to its positions alone.
 PathFn = Callable[[Floats], Any]
 
-BYTES = 2400  #: of the drawn candidates of one round
-LANE_BYTES = 3400  #: the same with lanes, whose x coordinates repeat and are compressed
+BYTES = 2050  #: of the drawn candidates of one round
+LANE_BYTES = 3600  #: the same with lanes and the executed chunk, whose x coordinates repeat and are compressed
+EXECUTED = 32  #: steps of an executed path
+ACTION_BYTES = 1300  #: of the executed actions of one round, which Rerun stores as float64
+ROW = 24  #: bytes of a row of a series beside its values: its id and its times
 STRIP = 8  #: bytes of a line beside its points: colour and offset
 STEPS = 6  #: steps that a line keeps at least; beyond that, candidates are left out
 LANE = 1.25  #: distance of two lanes, whose height is 1
 WIDTH = 6.0  #: of a lane
+MOST_LANES = 16
 
 
 @dataclass(frozen=True)
@@ -62,31 +66,44 @@ class Lanes:
     """A picture of chunks that are no positions: one lane for each dimension, steps from left to right.
 
     Attributes:
-        low: (D,) value at the lower edge of each lane.
-        high: (D,) value at its upper edge.
+        dims: (L,) dimension of each lane, the first on top.
+        low: (L,) value at the lower edge of each lane.
+        high: (L,) value at its upper edge.
+        total: number of dimensions.
     """
 
+    dims: NDArray[np.int64]
     low: Floats
     high: Floats
+    total: int
 
     @staticmethod
-    def around(candidates: NDArray[Any], room: float) -> Lanes:
-        """Lanes for values like these (…, D), with ``room`` times their range to spare on each side.
+    def around(rounds: Sequence[NDArray[Any]], room: float) -> Lanes:
+        """Lanes for candidates like those of these rounds, each (K, T, D), with ``room`` times their range to spare on each
+        side. Of more than `MOST_LANES` dimensions those are drawn in which the candidates of a round differ most.
 
-        >>> lanes = Lanes.around(np.array([[-1.0, 5.0], [1.0, 5.0]]), 0.25)
+        >>> lanes = Lanes.around([np.array([[[-1.0, 5.0]], [[1.0, 5.0]]])], 0.25)
         >>> lanes.low.tolist(), lanes.high.tolist()
         ([-1.5, 4.5], [1.5, 5.5])
+        >>> Lanes.around([np.outer([-1.0, 1.0], np.arange(17) != 3)[:, None]], 0.25).dims.tolist()
+        [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
         """
-        flat = candidates.reshape(-1, candidates.shape[-1]).astype(np.float32)
+        flat = np.concatenate([one.reshape(-1, one.shape[-1]) for one in rounds]).astype(np.float32)
         finite = np.isfinite(flat)
         low, high = np.where(finite, flat, np.inf).min(0), np.where(finite, flat, -np.inf).max(0)
         low, high = (np.where(np.isfinite(bound), bound, 0).astype(np.float32) for bound in (low, high))
         flat_lane = high - low <= 1e-6 * np.maximum(1, np.abs(high))
         margin = np.where(flat_lane, 0.5, room * (high - low))
-        return Lanes((low - margin).astype(np.float32), (high + margin).astype(np.float32))
+        low, high, total = low - margin, high + margin, flat.shape[1]
+        dims = np.arange(total)
+        if total > MOST_LANES:
+            apart = sum(np.where(np.isfinite(one), one, 0).std(0).mean(0) for one in rounds) / (high - low)
+            dims = np.sort(np.argsort(-apart, kind="stable")[:MOST_LANES])
+        return Lanes(dims, low[dims].astype(np.float32), high[dims].astype(np.float32), total)
 
     def lines(self, chunks: NDArray[Any]) -> Floats:
-        """(K · D, T, 2): for each chunk (K, T, D) a line in each lane, the first lane on top; the y axis points down."""
+        """(K · L, T, 2): for each chunk (K, T, D) a line in each lane; the y axis points down."""
+        chunks = chunks[..., self.dims]
         k, steps, dims = chunks.shape
         across = np.linspace(0, WIDTH, steps, dtype=np.float32) if steps > 1 else np.zeros(1, np.float32)
         up = (chunks - self.low) / (self.high - self.low)
@@ -95,7 +112,7 @@ class Lanes:
         return points.transpose(0, 2, 1, 3).reshape(k * dims, steps, 2).astype(np.float32)
 
     def frame(self) -> Floats:
-        """(D, 5, 2) the edges of the lanes."""
+        """(L, 5, 2) the edges of the lanes."""
         box = np.array([(0, 0), (WIDTH, 0), (WIDTH, 1), (0, 1), (0, 0)], np.float32)
         offset = np.zeros((len(self.low), 1, 2), np.float32)
         offset[:, 0, 1] = LANE * np.arange(len(self.low))
@@ -130,15 +147,24 @@ def thin(
             order.append((seen.setdefault(label, 0), label, candidate))
             seen[label] += 1
     drawn = [candidate for _, _, candidate in sorted(order, key=lambda one: (one[2] != index, one))]
-    budget = BYTES if lanes == 1 else LANE_BYTES
+    budget, more = (BYTES, 0) if lanes == 1 else (LANE_BYTES, 1)  # the executed chunk is drawn in all lanes too
 
     def steps_for(candidates: int) -> int:
-        return (budget // max(1, candidates * lanes) - STRIP) // (4 * coordinates)
+        return (budget // max(1, (candidates + more) * lanes) - STRIP) // (4 * coordinates)
 
     while len(drawn) > 1 and steps_for(len(drawn)) < min(steps, STEPS):
         drawn.pop()
     kept = int(np.clip(steps_for(len(drawn)), min(2, steps), steps))
     return drawn, _even(steps, kept)
+
+
+def thin_actions(steps: int, dims: int) -> NDArray[np.int64]:
+    """Which of the executed steps are stored: all, or as many as fit, evenly, with the first and the last.
+
+    >>> len(thin_actions(16, 7)), len(thin_actions(50, 7)), thin_actions(100, 32).tolist()
+    (16, 16, [0, 33, 66, 99])
+    """
+    return _even(steps, max(2, ACTION_BYTES // (8 * dims + ROW)))
 
 
 def draw(
@@ -161,8 +187,8 @@ def draw(
     """
     chosen = candidates[index][None] if executed is None else executed[None]
     if path is None:
-        drawn, steps = thin(labels, index, candidates.shape[1], 2, lanes=candidates.shape[-1])
-        clusters = np.repeat(labels[drawn], candidates.shape[-1])
+        drawn, steps = thin(labels, index, candidates.shape[1], 2, lanes=len(lanes.dims))
+        clusters = np.repeat(labels[drawn], len(lanes.dims))
         steps_of_chosen = steps if executed is None else _even(chosen.shape[1], len(steps))
         return {
             "lines": _lines_at(lanes, candidates[drawn], steps),
@@ -172,7 +198,8 @@ def draw(
     points, _ = tool_path(path, candidates)
     along, closed = tool_path(path, chosen)
     drawn, steps = thin(labels, index, points.shape[1], points.shape[2])
-    parts = {"lines": points[drawn][:, steps], "clusters": labels[drawn], "executed": along}
+    executed_steps = _even(along.shape[1], EXECUTED)
+    parts = {"lines": points[drawn][:, steps], "clusters": labels[drawn], "executed": along[:, executed_steps]}
     if closed is not None:
         changes = np.flatnonzero(np.r_[True, closed[0, 1:] != closed[0, :-1]])
         parts |= {"glyphs": along[0, changes], "closed": closed[0, changes]}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keystone_robotics.colours import EXECUTED, PALETTE, rgba
-from keystone_robotics.view.picture import LANE, WIDTH, Lanes, Picture
+from keystone_robotics.view.picture import LANE, WIDTH, Lanes, Picture, thin_actions
 from keystone_robotics.view.sdk import import_rerun
 
 #: LeRobot's names are ``action`` and ``observation.…``.
@@ -21,7 +21,6 @@ LANES, IMAGE, STATISTICS, ALARM, ABOUT = "action.lanes", "observation.image", "k
 COLOURS = np.array([rgba(colour) for colour in PALETTE], np.uint32)
 OPEN, CLOSED = (rgba(PALETTE[number]) for number in (5, 1))
 NAMES = 0.9  #: how far left of the lanes their names are centred
-MOST_LANES = 16  #: that are shown without scrolling
 THIN, THICK = -1.0, -3.0  # negative radii are in points of the screen
 
 
@@ -88,8 +87,7 @@ class Recording:
     def _open(self, first: Picture) -> None:
         self._opened = True
         kind = "lanes" if self._lanes is not None else f"{first.lines.shape[2]}D"
-        dims = first.actions.shape[1] if self._lanes is None else len(self._lanes.low)
-        shown = blueprint(self._rr, kind, self._camera, first.alarm is not None, self._actions, dims)
+        shown = blueprint(self._rr, kind, self._camera, first.alarm is not None, self._actions, self._lanes)
         self._open_sink(self._stream, shown)
         rr = self._rr
         strips = rr.LineStrips2D if first.lines.shape[2] == 2 else rr.LineStrips3D
@@ -107,7 +105,10 @@ class Recording:
             )
         if self._lanes is not None:
             lanes = self._lanes
-            labels = [f"{name}: {low:.3g} to {high:.3g}" for name, low, high in zip(names, lanes.low, lanes.high)]
+            labels = [
+                f"{names[dim] if dim < len(names) else f'dimension {dim}'}: {low:.3g} to {high:.3g}"
+                for dim, low, high in zip(lanes.dims, lanes.low, lanes.high, strict=True)
+            ]
             beside = [(-NAMES, LANE * number + 0.5) for number in range(len(lanes.low))]
             self._static(
                 LANES,
@@ -146,13 +147,16 @@ class Recording:
         self._send_actions(pictures)
 
     def _send_actions(self, pictures: Sequence[Picture]) -> None:
-        """One row for each executed step; seconds of steps within a round are unknown, unless the next round's are known."""
-        steps = [(one.number, one.frame + step, one.seconds) for one in pictures for step in range(len(one.actions))]
+        """One row for each step of `thin_actions`."""
+        kept = [thin_actions(*one.actions.shape) for one in pictures]
+        steps = [
+            (one.number, one.frame + step, one.seconds) for one, own in zip(pictures, kept) for step in own.tolist()
+        ]
         if not steps:
             return
-        values = np.concatenate([one.actions for one in pictures]).astype(np.float64)
+        values = np.concatenate([one.actions[own] for one, own in zip(pictures, kept)]).astype(np.float64)
         columns = self._rr.Scalars.columns(scalars=values.ravel()).partition([values.shape[1]] * len(values))
-        self._columns(ACTION, self._times(steps, step_times=_within(pictures)), columns)
+        self._columns(ACTION, self._times(steps, step_times=_within(pictures, kept)), columns)
 
     def _times(
         self, rows: Sequence[tuple[int, int, float | None]], step_times: Sequence[float] | None = None
@@ -171,8 +175,8 @@ class Recording:
         self._rr.send_columns(entity, indexes=when, columns=columns, recording=self._stream)
 
 
-def _within(pictures: Sequence[Picture]) -> list[float]:
-    """Seconds of every executed step: rounds are spread evenly until the next one begins."""
+def _within(pictures: Sequence[Picture], kept: Sequence[NDArray[np.int64]]) -> list[float]:
+    """Seconds of the kept steps of each round: they are spread evenly until the next round begins, if that is known."""
     found: list[float] = []
     step = 0.0
     for number, one in enumerate(pictures):
@@ -180,7 +184,7 @@ def _within(pictures: Sequence[Picture]) -> list[float]:
         after = pictures[number + 1] if number + 1 < len(pictures) else None
         if after is not None and after.seconds is not None and after.frame > one.frame:
             step = max(0.0, after.seconds - begin) / (after.frame - one.frame)
-        found += [begin + step * place for place in range(len(one.actions))]
+        found += (begin + step * kept[number]).tolist()
     return found
 
 
@@ -195,7 +199,7 @@ def _follow(rrb: Any) -> dict[str, Any]:
     return {"eye_controls": rrb.EyeControls3D(tracking_entity=CANDIDATES)} if "tracking_entity" in known else {}
 
 
-def blueprint(rr: Any, kind: str, camera: bool, alarm: bool, actions: str, dims: int) -> Any:
+def blueprint(rr: Any, kind: str, camera: bool, alarm: bool, actions: str, lanes: Lanes | None) -> Any:
     """Candidates large on the left, with the camera; actions, agreement and the alarm over time on the right.
 
     Args:
@@ -204,7 +208,7 @@ def blueprint(rr: Any, kind: str, camera: bool, alarm: bool, actions: str, dims:
         camera: there are images.
         alarm: there is an alarm.
         actions: title of the actions over time.
-        dims: number of action dimensions.
+        lanes: that are drawn, if any.
     """
     import rerun.blueprint as rrb
 
@@ -214,12 +218,12 @@ def blueprint(rr: Any, kind: str, camera: bool, alarm: bool, actions: str, dims:
         views.append(rrb.Spatial3DView(origin="/", contents=drawn, name="candidates", **_follow(rrb)))
     elif kind == "2D":
         views.append(rrb.Spatial2DView(origin="/", contents=[*drawn, IMAGE], name="candidates"))
-    else:
-        bounds = rrb.VisualBounds2D(x_range=[-2 * NAMES, WIDTH + 0.2], y_range=[-0.3, min(dims, MOST_LANES) * LANE])
-        lanes = [*drawn, f"{LANES}/**"]
-        views.append(
-            rrb.Spatial2DView(origin="/", contents=lanes, name="candidates, by dimension", visual_bounds=bounds)
-        )
+    elif lanes is not None:
+        count = len(lanes.dims)
+        bounds = rrb.VisualBounds2D(x_range=[-2 * NAMES, WIDTH + 0.2], y_range=[-0.3, count * LANE])
+        of = "by dimension" if count == lanes.total else f"the {count} of {lanes.total} dimensions that differ most"
+        contents = [*drawn, f"{LANES}/**"]
+        views.append(rrb.Spatial2DView(origin="/", contents=contents, name=f"candidates, {of}", visual_bounds=bounds))
     if camera and kind != "2D":
         views.append(rrb.Spatial2DView(origin=IMAGE, name="camera"))
     series = [

@@ -85,7 +85,7 @@ def _film(source: _Source, key: EpisodeKey) -> dict[str, Any]:
     every = max(1, math.ceil(record.steps / FRAMES))
     replay = replay_episode(source.benchmark, record, source.store.rounds(key), every)
     if not replay.frames:
-        raise KeystoneError(replay.notes[0] if replay.notes else f"{source.benchmark.name} cannot be drawn")
+        raise KeystoneError(replay.notes[0])
     return {
         "step": [step for step, _ in replay.frames],
         "images": [_data_uri(image) for _, image in replay.frames],
