@@ -1,4 +1,7 @@
-"""``python -m benchmarks.pictures``: draws the pictures of README, docs and results again from ``benchmarks/results``."""
+"""``python -m benchmarks.pictures``: draws the pictures of README, docs and results again from ``benchmarks/results``.
+
+All but ``episode.png``: those are images of an episode, which ``keystone demo`` writes.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from keystone_robotics.profiling import Profile
 from keystone_robotics.report.cost import draw_cost
 from keystone_robotics.report.style import FAINT, INK, PALETTE, QUIET, new_figure, save
 from keystone_study.reproduce.claims import RECOMMENDED
+from keystone_study.reproduce.figure1 import draw_shown
 from keystone_study.reproduce.frontier import draw_frontier
 from keystone_study.reproduce.grids import AS_IT_IS
 from keystone_study.reproduce.main import FREE, MainResult
+from scripts import selection_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,13 +60,15 @@ def draw_recommended(results: Sequence[MainResult]) -> Figure:
 
 
 def main() -> None:
-    """What is recommended, frontier of the main study, cost of K, cost of a denoising step."""
+    """What is recommended, frontier of the main study, one round's outcomes, a synthetic round, cost of K and of a step."""
     results = main_results()
     flow = json.loads((RESULTS / "figure2.json").read_text())["profiles"][0]
     figures = {
         "recommended": draw_recommended(results),
         "frontier": draw_frontier([one for one in results if one.workload.drawn]),
+        "figure1": draw_shown(json.loads((RESULTS / "figure1.json").read_text())),
         "figure2-flow": draw_cost(Profile.from_dict(flow)),
+        "selection": selection_picture.draw(),
     }
     with tempfile.TemporaryDirectory() as folder:
         for name, figure in figures.items():

@@ -1,15 +1,14 @@
-"""Draws the picture of docs/select.md, docs/images/selection.png: a synthetic policy in front of an obstacle."""
+"""The picture of docs/select.md: a synthetic policy in front of an obstacle. ``python -m benchmarks.pictures`` draws it."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keystone_robotics import select
-from keystone_robotics.report.style import INK, QUIET, new_figure, save
+from keystone_robotics.report.style import INK, QUIET, new_figure
 from keystone_study.report.figures import cluster_colour, plot_candidates, plot_pca
 
 if TYPE_CHECKING:
@@ -50,8 +49,10 @@ def _paths(side: NDArray[np.float64], random: np.random.RandomState, noise: floa
     return paths
 
 
-def draw(candidates: NDArray[np.float64], selection: Selection) -> Figure:
+def draw() -> Figure:
     """A round of `two_minds`: the paths in front of the obstacle, and the same candidates as points."""
+    candidates = two_minds()
+    selection = select(candidates)
     figure, (paths, points) = new_figure(9.0, 4.7, columns=2, width_ratios=[1.0, 1.0])
     _draw_paths(paths, candidates, selection)
     _draw_points(points, candidates, selection)
@@ -99,15 +100,3 @@ def _draw_points(ax: Axes, candidates: NDArray[np.float64], selection: Selection
 
 def _write(ax: Axes, at: tuple[float, float], text: str, colour: str, align: Any = "center", **font: Any) -> None:
     ax.text(*at, text, color=colour, ha=align, va="center", **font)
-
-
-def main(folder: Path = Path("docs/images")) -> None:
-    """Write the picture."""
-    candidates = two_minds()
-    for path in save(draw(candidates, select(candidates)), folder, "selection"):
-        if path.suffix == ".svg":  # the README shows the PNG
-            path.unlink()
-
-
-if __name__ == "__main__":
-    main()

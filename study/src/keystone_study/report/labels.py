@@ -36,7 +36,7 @@ def place_labels(
     ax: Axes,
     labels: Sequence[Label],
     points: Sequence[tuple[float, float]],
-    line: Sequence[tuple[float, float]],
+    line: Sequence[tuple[float, float]] = (),
 ) -> None:
     """Write each name where it covers least, near its point. The figure's layout is final then.
 
@@ -52,7 +52,8 @@ def place_labels(
     renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     scale = figure.dpi / 72
     frame = ax.get_window_extent(renderer).get_points()
-    markers, lines = ax.transData.transform(np.array(points)), _along(ax.transData.transform(np.array(line)))
+    markers = ax.transData.transform(np.array(points))
+    lines = _along(ax.transData.transform(np.array(line))) if len(line) else np.empty((0, 2))
     texts = [
         ax.text(0, 0, one.text, color=one.colour, fontsize=10, fontweight="bold" if one.bold else "normal", ha="center",
                 va="center", zorder=4, in_layout=False)

@@ -8,6 +8,7 @@ import numpy as np
 
 from keystone_robotics.report.style import INK, PALETTE, QUIET, new_figure
 from keystone_study.report.figures import Plane
+from keystone_study.report.labels import Label, place_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from keystone_robotics.records import RoundRecord
 
 SUCCESS, FAILURE = PALETTE[0], PALETTE[1]
+FAILURE_TEXT = "#a84900"  #: dark enough to read on white
 
 
 def draw_outcomes(record: RoundRecord, branches: Branches, title: str = "") -> Figure:
@@ -29,7 +31,7 @@ def draw_outcomes(record: RoundRecord, branches: Branches, title: str = "") -> F
         title: of the figure.
     """
     figure, axes = new_figure(10.0, 4.6, columns=2, width_ratios=[1.0, 1.15])
-    _draw_points(axes[0], record, branches)
+    labels, points = _draw_points(axes[0], record, branches)
     if branches.paths[0].shape[1] == 3:
         grid = axes[1].get_subplotspec()
         axes[1].remove()
@@ -40,6 +42,9 @@ def draw_outcomes(record: RoundRecord, branches: Branches, title: str = "") -> F
         _draw_paths_2d(axes[1], record, branches)
     if title:
         figure.suptitle(title, color=INK, fontsize=12)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # names are placed in pixels
+    place_labels(figure, axes[0], labels, points)
     return figure
 
 
@@ -63,31 +68,29 @@ def draw_by_rank(rates: NDArray[np.float64], chosen: float, rounds: int) -> Figu
     return figure
 
 
-def _draw_points(ax: Axes, record: RoundRecord, branches: Branches) -> None:
+def _draw_points(ax: Axes, record: RoundRecord, branches: Branches) -> tuple[list[Label], list[tuple[float, float]]]:
+    """The candidates as points; their names, to be placed, and where the points are."""
     valid = record.labels >= 0
-    winners = record.candidates[record.labels == 0]
-    plane = Plane.through(record.candidates[valid], winners)
+    plane = Plane.through(record.candidates[valid], record.candidates[record.labels == 0])
     points = plane.of(record.candidates)
-    kinds = ((True, SUCCESS, "o", "then succeeded"), (False, FAILURE, "X", "then failed"))
-    for won, colour, marker, name in kinds:
-        chosen = valid & (branches.success == won)
-        label = f"{int(chosen.sum())} {name}"
-        x, y = points[chosen].T
-        ax.scatter(x, y, s=80, marker=marker, color=colour, edgecolors="white", linewidths=0.8, label=label)
+    labels = [Label([tuple(points[record.index])], _marked(record), INK, bold=True)]
+    others = valid & (np.arange(len(points)) != record.index)
+    kinds = ((True, SUCCESS, SUCCESS, "o", "then succeeded"), (False, FAILURE, FAILURE_TEXT, "X", "then failed"))
+    for won, colour, text_colour, marker, name in kinds:
+        group = valid & (branches.success == won)
+        x, y = points[group].T
+        ax.scatter(x, y, s=80, marker=marker, color=colour, edgecolors="white", linewidths=0.8)
+        if (named := others & group).any():
+            labels.append(Label([tuple(one) for one in points[named]], f"{group.sum()} {name}", text_colour))
     x, y = points[record.index]
     ax.scatter(x, y, s=260, facecolors="none", edgecolors=INK, linewidths=2.0)
-    ax.annotate(
-        _marked(record), (x, y), xytext=(0, 13), textcoords="offset points", ha="center", color=INK, fontweight="bold"
-    )
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=2, frameon=False, labelcolor=INK, handletextpad=0.3
-    )
     ax.set_xlabel(f"1st principal component ({100 * plane.shares[0]:.0f} % of the variance)", color=QUIET)
     ax.set_ylabel(f"2nd principal component ({100 * plane.shares[1]:.0f} %)", color=QUIET)
     ax.set_xticks([])
     ax.set_yticks([])
     ax.margins(0.12)
     ax.set_title(f"{len(points)} candidates of one round", color=INK, fontsize=11)
+    return labels, [tuple(one) for one in points[valid]]
 
 
 def _draw_paths_2d(ax: Axes, record: RoundRecord, branches: Branches) -> None:
@@ -95,6 +98,8 @@ def _draw_paths_2d(ax: Axes, record: RoundRecord, branches: Branches) -> None:
         ax.plot(*path.T, color=colour, linewidth=width, linestyle=dashes, alpha=0.9, solid_capstyle="round")
     ax.plot(*branches.paths[0][0], "o", color=INK, markersize=6)
     ax.set_aspect("equal", adjustable="datalim")
+    ax.set_xlabel("x, pixels", color=QUIET)
+    ax.set_ylabel("y, pixels", color=QUIET)
     ax.set_title(f"End-effector path of each (thick: {_marked(record)})", color=INK, fontsize=11)
 
 

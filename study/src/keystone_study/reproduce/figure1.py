@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ from keystone_robotics.tables import as_markdown
 from keystone_study.report.demo import separation
 from keystone_study.report.outcomes import draw_by_rank, draw_outcomes
 from keystone_study.reproduce.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WORKLOAD, ARM = "metaworld-mixed", "keystone:k=16"
 STATES = 2  #: initial states of each task
@@ -70,17 +74,38 @@ def draw_figure1(out: Path, executor: Executor, console: Console, quick: bool) -
     evaluate(settings, folder, executor, console)
     found = list(branch_all(settings, folder, console))
     shown = max((one for one, _, _ in found), key=lambda one: one.apart)
-    record, branches = next((record, branches) for one, record, branches in found if one is shown)
-    paths = save(draw_outcomes(record, branches, shown.title), out, "figure1")
+    drawn = next(_as_numbers(record, branches) for one, record, branches in found if one is shown)
     rounds = [one for one, _, _ in found]
-    paths += save(
-        draw_by_rank(success_by_group(rounds).mean(0), chosen_rate(rounds), len(rounds)), out, "figure1-ranks"
-    )
+    paths = save(draw_by_rank(success_by_group(rounds).mean(0), chosen_rate(rounds), len(rounds)), out, "figure1-ranks")
     command = "keystone reproduce figure1" + (" --quick" if quick else "")
-    said = {"command": command, "versions": versions(), "shown": shown.title, "rounds": [asdict(one) for one in rounds]}
+    said = {
+        "command": command, "versions": versions(), "shown": shown.title, "drawn": drawn,
+        "rounds": [asdict(one) for one in rounds],
+    }  # fmt: skip
+    paths += save(draw_shown(said), out, "figure1")
     write_file(out / "figure1.json", json.dumps(said, indent=2) + "\n")
     write_file(out / "figure1.md", page(rounds, shown, command))
     return paths
+
+
+def _as_numbers(record: RoundRecord, branches: Branches) -> dict[str, Any]:
+    """What `draw_shown` draws of a round, for JSON."""
+    return {
+        "candidates": record.candidates.round(5).tolist(),
+        "labels": record.labels.tolist(),
+        "index": record.index,
+        "success": branches.success.tolist(),
+        "paths": [path.round(5).tolist() for path in branches.paths],
+    }
+
+
+def draw_shown(said: dict[str, Any]) -> Figure:
+    """The picture, from what is in ``figure1.json``."""
+    drawn = said["drawn"]
+    candidates, labels = np.array(drawn["candidates"], np.float32), np.array(drawn["labels"])
+    record = RoundRecord(0, 0, candidates, labels, drawn["index"], False, 0.0, 0.0, candidates[0])
+    success, paths = np.array(drawn["success"]), [np.array(path, np.float32) for path in drawn["paths"]]
+    return draw_outcomes(record, Branches(success, np.zeros(len(success), np.int64), paths), said["shown"])
 
 
 def branch_all(
