@@ -158,7 +158,7 @@ CHECKOUTS = {
         "https://github.com/NVlabs/cosmos-policy",
         "18a2accadf4e7a3531e56754102af5a24d2316da",
         "test_cosmos_policy",
-        "torch einops attrs hydra-core fvcore iopath loguru",
+        "torch torchvision einops attrs hydra-core fvcore iopath loguru",
     ),
     "lerobot-main": Checkout(
         "https://github.com/huggingface/lerobot",

@@ -1,4 +1,7 @@
-"""Cosmos Policy's own model, conditions and sampler, with small networks of ours where its own need CUDA."""
+"""Cosmos Policy's own model, conditions, sampler, transformer and video encoder, tiny and on a CPU.
+
+Of the packages that need CUDA, TransformerEngine is reached: torch has its RMSNorm, and its rotary embedding is below.
+"""
 
 import importlib.abc
 import importlib.machinery
@@ -17,20 +20,29 @@ from torch import Tensor, nn
 from upstream_like import contract
 
 NAME = "cosmos-policy"
-CHANNELS, FRAMES, SIZE, WIDTH, STEPS, DIMS = 4, 6, 8, 5, 16, 7
+CHANNELS, FRAMES, SIZE, WIDTH, STEPS, DIMS = 16, 6, 4, 5, 16, 7
 PROPRIO_FRAME, ACTION_FRAME, VALUE_FRAME = 1, 3, 5
 
-#: Packages, and parts of the project, that its sampling never reaches: training, storage, text and video encoders.
-PACKAGES = ("megatron", "dill", "cloudpickle", "pynvml", "wandb", "straggler")
+#: Packages, and parts of the project, that its sampling never reaches: training, storage, text encoders.
+PACKAGES = ("megatron", "dill", "cloudpickle", "pynvml", "wandb", "straggler", "transformer_engine")
 PARTS = tuple(
     f"cosmos_policy._src.{name}"
     for name in (
-        "imaginaire.utils.checkpointer", "imaginaire.utils.easy_io", "imaginaire.utils.fsdp_helper",
+        "imaginaire.attention", "imaginaire.utils.checkpointer", "imaginaire.utils.easy_io", "imaginaire.utils.fsdp_helper",
         "imaginaire.utils.optim_instantiate", "predict2.models.fm_solvers_unipc", "predict2.models.video2world_wan2pt1_model",
-        "predict2.networks.clip", "predict2.networks.model_weights_stats", "predict2.text_encoders.text_encoder",
+        "predict2.networks.clip", "predict2.text_encoders.text_encoder",
         "predict2.tokenizers.base_vae", "predict2.utils.dtensor_helper",
     )
 )  # fmt: skip
+
+
+#: The transformer of their configuration cosmos_v1_2B, tiny, with its attention in torch.
+SHAPE = {
+    "max_img_h": 240, "max_img_w": 240, "max_frames": 128, "in_channels": CHANNELS, "out_channels": CHANNELS,
+    "patch_spatial": 2, "patch_temporal": 1, "model_channels": 32, "num_blocks": 2, "num_heads": 2,
+    "crossattn_emb_channels": WIDTH, "pos_emb_cls": "rope3d", "use_adaln_lora": True, "adaln_lora_dim": 8,
+    "atten_backend": "torch",
+}  # fmt: skip
 
 
 class Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -47,47 +59,19 @@ class Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ == "megatron.core.parallel_state":
             module.is_initialized = lambda: False  # type: ignore[attr-defined]
+        if module.__name__ == "transformer_engine":
+            module.__version__ = "2.8.0"  # type: ignore[attr-defined]
+        if module.__name__ == "transformer_engine.pytorch":
+            module.RMSNorm = nn.RMSNorm  # type: ignore[attr-defined]
+        if module.__name__ == "transformer_engine.pytorch.attention.rope":
+            module.apply_rotary_pos_emb = rotated  # type: ignore[attr-defined]
 
 
-class Encoder(nn.Module):
-    """In the place of the video encoder."""
-
-    latent_ch, spatial_compression_factor = CHANNELS, 2
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv3d(3, CHANNELS, (1, 2, 2), (1, 2, 2))
-
-    def encode(self, video: Tensor) -> Tensor:
-        return self.convolution(video)
-
-    def get_latent_num_frames(self, frames: int) -> int:
-        return frames
-
-    get_pixel_num_frames = get_latent_num_frames
-
-
-class Network(nn.Module):
-    """In the place of the transformer: reads the text, the frames, their mask and the noise level."""
-
-    is_context_parallel_enabled = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv3d(CHANNELS + 2, CHANNELS, 3, padding=1)
-        self.text = nn.Linear(WIDTH, CHANNELS)
-
-    def disable_context_parallel(self) -> None:
-        pass
-
-    def forward(
-        self, x_B_C_T_H_W: Tensor, timesteps_B_T: Tensor, crossattn_emb: Tensor,
-        condition_video_input_mask_B_C_T_H_W: Tensor, **_: Any,
-    ) -> Tensor:  # fmt: skip
-        time = timesteps_B_T[:, None, :, None, None].expand(-1, 1, FRAMES, SIZE, SIZE)
-        inputs = torch.cat([x_B_C_T_H_W, condition_video_input_mask_B_C_T_H_W, time], 1)
-        text = self.text(crossattn_emb).mean(1)[:, :, None, None, None]
-        return self.convolution(inputs).tanh() + 0.3 * text
+def rotated(x: Tensor, angles: Tensor, **_: Any) -> Tensor:
+    """x (B, S, H, D) and angles (S, 1, 1, D)."""
+    angles = angles[:, 0].to(x.dtype)
+    first, second = x.chunk(2, -1)
+    return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
 
 
 @pytest.fixture(scope="module", params=["edm", "rectified_flow"])
@@ -96,17 +80,44 @@ def model(checkout: Callable[..., Path], request: pytest.FixtureRequest) -> Any:
     sys.meta_path.insert(0, Replaced())
     import cosmos_policy.constants
     from cosmos_policy._src.imaginaire.lazy_config import LazyCall
+    from cosmos_policy._src.predict2.networks.minimal_v1_lvg_dit import MinimalV1LVGDiT
+    from cosmos_policy._src.predict2.tokenizers import wan2pt1
     from cosmos_policy.config.conditioner.video2world_conditioner import Video2WorldCondition
     from cosmos_policy.models.policy_video2world_model import (
         CosmosPolicyVideo2WorldConfig,
         CosmosPolicyVideo2WorldModel,
     )
 
+    class Encoder(nn.Module):
+        """Their encoder, eight channels wide, in the place of their interface to it, which loads it onto a GPU."""
+
+        latent_ch, spatial_compression_factor = CHANNELS, wan2pt1.WanVAE.spatial_compression_factor.fget(None)
+        get_latent_num_frames = wan2pt1.Wan2pt1VAEInterface.get_latent_num_frames
+        get_pixel_num_frames = wan2pt1.Wan2pt1VAEInterface.get_pixel_num_frames
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = wan2pt1.WanVAE_(
+                dim=8, z_dim=CHANNELS, num_res_blocks=1, temperal_downsample=[False, True, True]
+            )
+
+        def encode(self, video: Tensor) -> Tensor:
+            return self.model.encode(video, (0.0, 1.0))
+
+    class Transformer(MinimalV1LVGDiT):
+        def disable_context_parallel(self) -> None:
+            """Theirs makes a stream of CUDA's."""
+
     class Conditioner(nn.Module):
         """In the place of the text's dropout in training."""
 
         def forward(self, data_batch: dict[str, Any]) -> Any:
-            return Video2WorldCondition(crossattn_emb=data_batch["t5_text_embeddings"], use_video_condition=True)
+            return Video2WorldCondition(
+                crossattn_emb=data_batch["t5_text_embeddings"],
+                fps=data_batch["fps"],
+                padding_mask=data_batch["padding_mask"],
+                use_video_condition=True,
+            )
 
         def get_condition_uncondition(self, data_batch: dict[str, Any]) -> Any:
             return self(data_batch), None
@@ -114,7 +125,10 @@ def model(checkout: Callable[..., Path], request: pytest.FixtureRequest) -> Any:
     class OnCpu(CosmosPolicyVideo2WorldModel):
         def set_up_model(self) -> None:
             self.tensor_kwargs = {"device": "cpu", "dtype": torch.float32}
-            self.conditioner, self.net = Conditioner(), Network()
+            self.conditioner, self.net = Conditioner(), Transformer(**SHAPE)
+            with torch.no_grad():
+                for parameter in self.net.parameters():  # gates and the last layer start at zero
+                    parameter.add_(0.1 * torch.randn(parameter.shape))
 
     torch.manual_seed(0)
     assert (cosmos_policy.constants.NUM_ACTIONS_CHUNK, cosmos_policy.constants.ACTION_DIM) == (STEPS, DIMS)
@@ -131,12 +145,15 @@ def model(checkout: Callable[..., Path], request: pytest.FixtureRequest) -> Any:
 
 def observation(rows: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(rows)
-    video = torch.randint(0, 256, (rows, 3, FRAMES, 2 * SIZE, 2 * SIZE), generator=generator, dtype=torch.uint8)
+    shape = (rows, 3, 4 * FRAMES - 3, 8 * SIZE, 8 * SIZE)
+    video = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
     frames = {"current_proprio": PROPRIO_FRAME, "action": ACTION_FRAME, "value": VALUE_FRAME}
     return {
         "video": video,
         "t5_text_embeddings": torch.randn(rows, 3, WIDTH, generator=generator),
         "proprio": torch.randn(rows, 9, generator=generator),
+        "fps": torch.full((rows,), 16.0),
+        "padding_mask": torch.zeros(rows, 1, 8 * SIZE, 8 * SIZE),
         **{f"{name}_latent_idx": torch.full((rows,), frame) for name, frame in frames.items()},
     }
 
