@@ -46,7 +46,7 @@ RECIPES = {
 
 #: What of a project ran, where it is not the whole policy after its encoders.
 SCOPES = {
-    "openvla-oft": "without its image encoders, on a causal Llama in place of its bidirectional one",
+    "openvla-oft": "without its image encoders",
     "cosmos-policy": "its attention in torch, and torch's kernels in place of TransformerEngine's",
 }
 

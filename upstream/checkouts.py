@@ -152,7 +152,8 @@ CHECKOUTS = {
         "https://github.com/moojink/openvla-oft",
         "213c5ff8d6e9673885d7e4dd6f2ce73b5d8a45db",
         "test_openvla_oft",
-        "torch transformers==4.57.3 diffusers timm",
+        "torch git+https://github.com/moojink/transformers-openvla-oft@bc339d9ad707454c0c115970db43c260067c61ab diffusers "
+        "timm",
     ),
     "cosmos-policy": Checkout(
         "https://github.com/NVlabs/cosmos-policy",

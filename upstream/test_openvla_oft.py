@@ -1,4 +1,4 @@
-"""OpenVLA-OFT's model with its diffusion head, on a tiny Llama and without its image encoders."""
+"""OpenVLA-OFT's model with its diffusion head, on a tiny Llama of its fork of transformers, without its image encoders."""
 
 import copy
 from collections.abc import Callable
@@ -85,6 +85,12 @@ def in_steps(parts: Any, steps: int) -> Any:
     few = copy.deepcopy(head)
     few.noise_scheduler.set_timesteps(steps)
     return (model, few, *rest)
+
+
+def test_the_language_model_is_the_bidirectional_one(parts: Any) -> None:
+    model = parts[0].language_model.model
+    first = [model(torch.tensor([[1, 2, last]])).last_hidden_state[0, 0] for last in (3, 4)]
+    assert not torch.equal(*first)
 
 
 @pytest.mark.parametrize("k", [4, 16])
