@@ -26,6 +26,7 @@ TESTED = {
     "h-rdt": ("H_RDT",),
     "openvla-oft": ("openvla-oft",),
     "cosmos-policy": ("cosmos-policy",),
+    "dreamzero": ("dreamzero",),
 }
 
 #: Recipes of an adapter, in docs/recipes.
@@ -48,6 +49,7 @@ RECIPES = {
 SCOPES = {
     "openvla-oft": "without its image encoders",
     "cosmos-policy": "its attention in torch, and torch's kernels in place of TransformerEngine's",
+    "dreamzero": "its head, schedulers and transformer, with small stand-ins for its text, image and video encoders",
 }
 
 

@@ -161,6 +161,12 @@ CHECKOUTS = {
         "test_cosmos_policy",
         "torch torchvision einops attrs hydra-core fvcore iopath loguru",
     ),
+    "dreamzero": Checkout(
+        "https://github.com/dreamzero0/dreamzero",
+        "ab790c198fbce33503358efbbd4187ce9a89adf3",
+        "test_dreamzero",
+        "torch torchvision transformers==4.57.3 diffusers accelerate peft hydra-core einops safetensors",
+    ),
     "lerobot-main": Checkout(
         "https://github.com/huggingface/lerobot",
         "7427f31801f944f5ec9ce53cda02862ce7d1638b",

@@ -11,7 +11,6 @@ import torch
 
 import keystone_robotics as keystone
 from keystone_robotics import KeystoneError
-from keystone_robotics.sample.families.refused import DreamZeroAdapter
 
 from . import contract, drift
 from .cosmos_policy_like import (
@@ -129,10 +128,3 @@ def test_a_method_that_takes_one_argument_more_is_said_in_words(model: Any) -> N
         "get_data_and_condition",
     ]
     drift.assert_overridden_methods(model, "cosmos-policy", predict_one)
-
-
-def test_dreamzero_is_refused() -> None:
-    head = SimpleNamespace(lazy_joint_video_action=None, _run_diffusion_steps=None, generate_noise=None)
-    assert DreamZeroAdapter().owns(head)
-    with pytest.raises(KeystoneError, match="an imagined video of its own"):
-        keystone.attach(SimpleNamespace(action_head=head), k=4)

@@ -25,7 +25,8 @@ log = logging.getLogger("keystone")
 
 #: Attributes through which servers and wrappers hold the policy, and policies hold their model.
 _INNER = (
-    "_policy", "policy", "_framework", "_model", "model", "inner", "module", "_orig_mod", "action_head", "action_model",
+    "_policy", "policy", "_framework", "_model", "model", "trained_model", "inner", "module", "_orig_mod", "action_head",
+    "action_model",
 )  # fmt: skip
 
 

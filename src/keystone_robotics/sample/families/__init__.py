@@ -7,6 +7,7 @@ from keystone_robotics.sample.families.cogact.upstream import CogACTAdapter
 from keystone_robotics.sample.families.cosmos_policy.upstream import CosmosPolicyAdapter
 from keystone_robotics.sample.families.diffusion.lerobot import DiffusionAdapter
 from keystone_robotics.sample.families.diffusion.upstream import OwnDiffusionAdapter
+from keystone_robotics.sample.families.dreamzero.upstream import DreamZeroAdapter
 from keystone_robotics.sample.families.encode_sample import EncodeSampleAdapter
 from keystone_robotics.sample.families.evo1.lerobot import Evo1Adapter
 from keystone_robotics.sample.families.fastwam.lerobot import FastWAMAdapter
@@ -24,7 +25,7 @@ from keystone_robotics.sample.families.qwen.eo1 import EO1Adapter
 from keystone_robotics.sample.families.qwen.wall_x import WallXAdapter
 from keystone_robotics.sample.families.rdt.h_rdt import HRDTAdapter
 from keystone_robotics.sample.families.rdt.rdt import RDTAdapter
-from keystone_robotics.sample.families.refused import ACTAdapter, DreamZeroAdapter, LingBotVAAdapter, PI0FastAdapter
+from keystone_robotics.sample.families.refused import ACTAdapter, LingBotVAAdapter, PI0FastAdapter
 from keystone_robotics.sample.families.smolvla.lerobot import SmolVLAAdapter
 from keystone_robotics.sample.families.vla_jepa.lerobot import VLAJEPAAdapter
 from keystone_robotics.sample.families.xvla.lerobot import XVLAAdapter

@@ -30,16 +30,3 @@ class LingBotVAAdapter(Adapter):
         "LingBot-VA takes one observation at a time into a streaming cache that every chunk writes to, and draws two noises "
         "per chunk (video and actions): K candidates would need K copies of the cache and K imagined videos"
     )
-
-
-class DreamZeroAdapter(Adapter):
-    """DreamZero in its own repository."""
-
-    name = "dreamzero"
-    project = "DreamZero"
-    recognised_by = ("lazy_joint_video_action", "_run_diffusion_steps", "generate_noise")
-    refusal = (
-        "DreamZero denoises a video and the actions together, in one method that also writes the observation to its caches, "
-        "moves its frame counter and draws on CUDA from a fixed seed. Candidates could share the prompt, the image and the "
-        "cache of past frames, but each needs an imagined video of its own, which is nearly all of the work"
-    )

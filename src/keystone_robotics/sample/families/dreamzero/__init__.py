@@ -1,0 +1,1 @@
+"""DreamZero: a world model that denoises a video and the actions together, block after block."""
