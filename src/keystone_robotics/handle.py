@@ -236,7 +236,8 @@ class Handle:
         """Drop the steps that LeRobot's ``select_action`` has queued, so that its next call draws a new chunk. Past
         observations and episodes stay, as they do not with ``reset``. Returns how many were dropped.
 
-        Not in a listener: the chunk of a round is queued after it.
+        Call it where ``select_action`` is called: in a listener the chunk is not queued yet, and another thread may empty the
+        queue while a step is taken.
         """
         queues = action_queues(self.engine.owner)
         dropped = sum(map(len, queues))

@@ -353,6 +353,16 @@ def test_options_that_change_between_rounds_are_compared_again_and_each_differen
     assert len([record for record in caplog.records if "something else" in record.message]) == 2
 
 
+def test_a_policy_that_cannot_be_compared_is_watched_all_the_same(caplog):
+    policy, alarm = Policy(), make(weights="known")
+    policy.offloaded = nn.Parameter(torch.ones(3, device="meta"))
+    keystone.attach(policy, k=16, rule="medoid").subscribe(alarm)
+    rounds(policy, [CALM], [WILD * 10])
+    assert alarm.active
+    assert "cannot be compared with this policy: NotImplementedError" in alarm.mismatch
+    assert caplog.text.count("cannot be compared") == 1
+
+
 def test_another_task_is_warned_of_once_where_the_caller_says_it(caplog):
     make().check_task("unknown")
     alarm = make(tasks=tuple("abcdefg"))

@@ -32,18 +32,25 @@ class Comparison:
         self._found = ""
 
     def __call__(self, event: RoundEvent) -> str:
-        """What differs in a round, in words; "" if nothing does."""
+        """What differs in a round, in words; "" if nothing does. Never raises, lest the alarm be silent or the round end."""
+        try:
+            self._update(event)
+        except Exception as error:
+            self._found = f"it cannot be compared with this policy: {error!r}"
+        return self._found
+
+    def _update(self, event: RoundEvent) -> None:
         engine, selector = self._handle.engine, self._handle.engine.selector
         options = (
             engine.k_range or event.k, engine.steps, engine.temperature, selector.rule, selector.metric, selector.space,
             selector.horizon, event.window and event.window.steps, event.candidates.shape[2:],
         )  # fmt: skip
-        if options != self._compared:
-            if self._weights is None:
-                self._weights = weights_fingerprint(engine) if self._calibration.weights else ""
-            self._found = "; ".join(self._differences(event))
-            self._compared = options
-        return self._found
+        if options == self._compared:
+            return
+        self._compared = options
+        if self._weights is None:
+            self._weights = weights_fingerprint(engine) if self._calibration.weights else ""
+        self._found = "; ".join(self._differences(event))
 
     def _differences(self, event: RoundEvent) -> Iterator[str]:
         calibration, selector = self._calibration, self._handle.engine.selector
