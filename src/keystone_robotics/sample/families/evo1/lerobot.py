@@ -9,6 +9,7 @@ from torch import Tensor
 
 from keystone_robotics.sample.adapter import Adapter
 from keystone_robotics.sample.families.evo1.denoiser import BYPASS, prepare, recognises, run_blocks
+from keystone_robotics.sample.kit.arguments import known_arguments
 from keystone_robotics.sample.kit.bypass import may_bypass
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
@@ -19,14 +20,14 @@ class Inputs(NamedTuple):
     """The arguments of ``get_action``."""
 
     fused_tokens: Tensor
-    state: Tensor | None
-    embodiment_id: Tensor | None
-    action_mask: Tensor | None
-    context_mask: Tensor | None
-    inference_delay: int | None
-    prev_chunk_left_over: Tensor | None
-    execution_horizon: int | None
-    rtc_processor: Any
+    state: Tensor | None = None
+    embodiment_id: Tensor | None = None
+    action_mask: Tensor | None = None
+    context_mask: Tensor | None = None
+    inference_delay: int | None = None
+    prev_chunk_left_over: Tensor | None = None
+    execution_horizon: int | None = None
+    rtc_processor: Any = None
 
     @property
     def is_real_time(self) -> bool:
@@ -38,34 +39,21 @@ class Inputs(NamedTuple):
 class Evo1Override(SamplerOverride):
     """On ``policy.model.action_head``."""
 
-    def get_action(
-        self,
-        fused_tokens: Tensor,
-        state: Tensor | None = None,
-        embodiment_id: Tensor | None = None,
-        action_mask: Tensor | None = None,
-        context_mask: Tensor | None = None,
-        inference_delay: int | None = None,
-        prev_chunk_left_over: Tensor | None = None,
-        execution_horizon: int | None = None,
-        rtc_processor: Any = None,
-    ) -> Tensor:
+    def get_action(self, *args: Any, **kwargs: Any) -> Tensor:
         """Flat chunks (B, T * D), D the padded width."""
-        given = Inputs(
-            fused_tokens, state, embodiment_id, action_mask, context_mask, inference_delay, prev_chunk_left_over,
-            execution_horizon, rtc_processor,
-        )  # fmt: skip
-        draw, batch, rtc = partial(self._draw, given), fused_tokens.shape[0], given.is_real_time
+        own = super().get_action  # type: ignore[misc]
+        given = Inputs(**known_arguments("evo1", own, args, kwargs, Inputs._fields))
+        draw, batch, rtc = partial(self._draw, given), given.fused_tokens.shape[0], given.is_real_time
         return self._keystone.run(
             SampleRequest(
-                single=partial(super().get_action, *given),  # type: ignore[misc]
+                single=partial(own, *args, **kwargs),
                 chunk=lambda flat: flat.view(batch, self.horizon, self.per_action_dim),
                 restore=lambda chosen: chosen.reshape(batch, -1),
                 wide=draw,
                 shared=partial(draw, shared=True) if self.may_share() else None,
-                noise=NoiseSpec.like(fused_tokens, (self.horizon * self.per_action_dim,), uniform=True),
-                delay=int(inference_delay or 0) if rtc else 0,
-                guided=rtc and prev_chunk_left_over is not None,
+                noise=NoiseSpec.like(given.fused_tokens, (self.horizon * self.per_action_dim,), uniform=True),
+                delay=int(given.inference_delay or 0) if rtc else 0,
+                guided=rtc and given.prev_chunk_left_over is not None,
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,12 +24,12 @@ class Inputs(NamedTuple):
 
     input_ids: Tensor
     attention_mask: Tensor
-    pixel_values: Tensor | None
-    image_grid_thw: Tensor | None
-    mm_token_type_ids: Tensor | None
-    states: Tensor | None
     state_token_id: int
     action_token_id: int
+    pixel_values: Tensor | None = None
+    image_grid_thw: Tensor | None = None
+    mm_token_type_ids: Tensor | None = None
+    states: Tensor | None = None
 
     @property
     def is_action(self) -> Tensor:
@@ -40,31 +41,18 @@ class EO1Override(SamplerOverride):
     """On ``policy.model``."""
 
     @torch.no_grad()
-    def sample_actions(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        pixel_values: Tensor | None = None,
-        image_grid_thw: Tensor | None = None,
-        mm_token_type_ids: Tensor | None = None,
-        states: Tensor | None = None,
-        *,
-        state_token_id: int,
-        action_token_id: int,
-        **kwargs: Any,
-    ) -> Tensor:
-        given = Inputs(
-            input_ids, attention_mask, pixel_values, image_grid_thw, mm_token_type_ids, states, state_token_id,
-            action_token_id,
-        )  # fmt: skip
+    def sample_actions(self, *args: Any, **kwargs: Any) -> Tensor:
+        own = super().sample_actions  # type: ignore[misc]
+        named = inspect.signature(own).bind(*args, **kwargs).arguments
+        given = Inputs(**{name: value for name, value in named.items() if name in Inputs._fields})
         draw, weight = partial(self._draw, given), self.action_in_proj.weight
         return self._keystone.run(
             SampleRequest(
-                single=partial(super().sample_actions, **given._asdict(), **kwargs),  # type: ignore[misc]
+                single=partial(own, *args, **kwargs),
                 wide=draw,
                 shared=partial(draw, shared=True) if self.may_share(given) else None,
                 noise=NoiseSpec(
-                    batch=input_ids.shape[0],
+                    batch=given.input_ids.shape[0],
                     shape=(self.config.chunk_size, self.config.max_action_dim),
                     device=weight.device,
                     dtype=weight.dtype,
