@@ -1,10 +1,16 @@
-"""Compile a denoising step once for contexts of any length."""
+"""What a denoising step needs to be compiled, once for contexts of any length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch import Tensor
+
+
+def call_network(network: Callable[..., Tensor], **inputs: Any) -> Tensor:
+    """Call a network; a function, so that it can be compiled (see `Engine.compiled_step`)."""
+    return network(**inputs)
 
 
 def mark_dynamic_lengths(contexts: Iterable[tuple[Tensor, Tensor, Tensor | None]]) -> None:

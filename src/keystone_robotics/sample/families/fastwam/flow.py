@@ -10,8 +10,7 @@ from torch import Tensor
 from keystone_robotics.sample.engine import Engine
 from keystone_robotics.sample.families.fastwam import denoiser
 from keystone_robotics.sample.kit.bypass import may_bypass
-from keystone_robotics.sample.kit.lengths import mark_dynamic_lengths
-from keystone_robotics.sample.kit.network import call_network
+from keystone_robotics.sample.kit.lengths import call_network, mark_dynamic_lengths
 from keystone_robotics.sample.kit.widen import widen
 
 #: Maps the actions (K, T, D) and the step index to their velocity.

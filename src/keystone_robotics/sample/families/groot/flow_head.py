@@ -10,8 +10,7 @@ from torch import Tensor
 
 from keystone_robotics.sample.families.groot.denoiser import BYPASS, SharedDiT, recognises, run_network
 from keystone_robotics.sample.kit.bypass import may_bypass
-from keystone_robotics.sample.kit.lengths import mark_dynamic_lengths
-from keystone_robotics.sample.kit.network import call_network
+from keystone_robotics.sample.kit.lengths import call_network, mark_dynamic_lengths
 
 #: Maps tokens (B * K, S, E) and the step index to tokens of the same shape.
 Network = Callable[[Tensor, int], Tensor]
