@@ -109,7 +109,7 @@ def test_an_expert_without_a_part_is_left_to_its_own_code(model, part, caplog):
 
 
 def test_one_candidate_never_goes_there(model, monkeypatch):
-    monkeypatch.setattr("keystone_robotics.sample.families.pi.step.prepare", lambda *args: pytest.fail("fast path"))
+    monkeypatch.setattr("keystone_robotics.sample.families.pi.denoiser.prepare", lambda *args: pytest.fail("fast path"))
     handle = keystone.attach(model, k=1, space=keystone.ActionSpace(dims=REAL_DIMS))
     assert model.sample_actions("cpu", rows(1, torch.from_numpy)).shape[1] == HORIZON
     assert handle.stats["rounds"] == 0

@@ -24,8 +24,8 @@ from keystone_robotics.sample import engine as engine_module
 from keystone_robotics.sample.check import TOLERANCES
 from keystone_robotics.sample.families import ADAPTERS
 from keystone_robotics.sample.families.fastwam import flow as mot_flow
-from keystone_robotics.sample.families.pi import step as pi_step
 from keystone_robotics.sample.families.xvla import lerobot as xvla
+from keystone_robotics.sample.kit import packing
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.noise import FixedNoise, initial_noise
 from keystone_robotics.sample.request import SampleRequest
@@ -629,7 +629,7 @@ def repeat_wrongly(layer: Any, repeats: int) -> None:
 @named(NAMES)
 def test_check_notices_a_wrong_context(name: str, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # what they share with the same policies in other projects' code lies apart
-    elsewhere = {"fastwam": mot_flow, "pi0": pi_step, "pi05": pi_step}
+    elsewhere = {"fastwam": mot_flow, **dict.fromkeys(("pi0", "pi05", "smolvla"), packing)}
     module = elsewhere.get(name, sys.modules[type(ADAPTERS[name]).__module__])
     if hasattr(module, "pack"):
 

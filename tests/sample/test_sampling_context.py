@@ -12,8 +12,8 @@ from torch import nn
 import keystone_robotics as keystone
 from keystone_robotics.sample import context
 from keystone_robotics.sample.context import coarsest_type
-from keystone_robotics.sample.families.pi import step as pi_step
-from keystone_robotics.sample.families.smolvla import lerobot as smolvla
+from keystone_robotics.sample.families.pi import denoiser as gemma
+from keystone_robotics.sample.families.smolvla import denoiser as smolvla
 from keystone_robotics.sample.timer import wait_for
 from tiny import POLICIES
 
@@ -79,7 +79,7 @@ def test_coarse_weights_of_the_encoder_excuse_no_fast_path(name: str, monkeypatc
     keystone.detach(policy)
     for module in adapter.encoder_modules(policy):
         module.to(torch.bfloat16)
-    steps = smolvla if name == "smolvla" else pi_step
+    steps = smolvla if name == "smolvla" else gemma
     denoise = steps.denoise
     for wrong, path in ((0.0, "fast"), (3e-3, "plain")):
         handle = keystone.attach(policy, k=4, seed=0)

@@ -83,7 +83,7 @@ def assert_called_methods(policy: Any, package: str, predict: Run, **options: An
 def assert_overridden_methods(policy: Any, adapter: str, predict: Run, **options: Any) -> None:
     """Every overridden method takes one argument more, which the policy's own caller passes."""
     for module, override in ADAPTERS[adapter].overrides(policy):
-        for method in [key for key, value in vars(override).items() if inspect.isfunction(value) and key[0] != "_"]:
+        for method in [key for key, value in inspect.getmembers(override, inspect.isfunction) if key[0] != "_"]:
             own = getattr(type(module), method, None)
             if own is None:
                 continue

@@ -183,7 +183,7 @@ def put_on(module: Any, override: type[SamplerOverride], engine: Engine) -> None
     """Change the module's class to a subclass that adds the override's methods."""
     hidden = sorted(
         name
-        for name, value in vars(override).items()
+        for name, value in _members(override).items()
         if name in vars(module) and not name.startswith("__") and not isinstance(value, Hook)
     )
     if hidden:
@@ -291,12 +291,16 @@ def find_engine(policy: Any) -> Engine | None:
     return None
 
 
+def _members(override: type[SamplerOverride]) -> dict[str, Any]:
+    """What an override defines or inherits, below `SamplerOverride`."""
+    return {name: value for base in reversed(override.__mro__[:-2]) for name, value in vars(base).items()}
+
+
 def _guarded_methods(override: type[SamplerOverride], original: type) -> dict[str, Any]:
     """The methods of the original class that an override replaces, each within `_inside`."""
-    functions = {name: value for base in reversed(override.__mro__[:-2]) for name, value in vars(base).items()}
     return {
         name: _guarded(name, value, original)
-        for name, value in functions.items()
+        for name, value in _members(override).items()
         if inspect.isfunction(value) and not name.startswith("__") and hasattr(original, name)
     }
 

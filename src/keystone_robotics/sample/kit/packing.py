@@ -8,7 +8,8 @@ their positions all start after the prefix. Each candidate is computed exactly a
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,9 @@ import torch
 from torch import Tensor
 
 from keystone_robotics.sample.adapter import Adapter
-from keystone_robotics.sample.kit.rounds import sharing
+from keystone_robotics.sample.kit.bypass import may_bypass
+from keystone_robotics.sample.kit.lengths import mark_dynamic_lengths
+from keystone_robotics.sample.kit.rounds import is_sharing, once_per_round, sharing
 from keystone_robotics.sample.kit.widen import widen
 from keystone_robotics.sample.override import SamplerOverride
 from keystone_robotics.sample.request import NoiseSpec, SampleRequest
@@ -81,32 +84,83 @@ def share_cache(cache: Any) -> Any:
     return shared
 
 
-class PackedOverride(SamplerOverride):
-    """On ``policy.model``: the original sampler with noise of B * K rows, and a denoising step that packs or folds them."""
+class PackedStep(SamplerOverride):
+    """A denoising step for K candidates on one prefix: on the model that holds the experts.
 
-    def _run(self, sample: Callable[..., Tensor], batch: int, device: torch.device, options: dict[str, Any]) -> Tensor:
-        """A round on ``sample(noise=..., **options)``; the options are those of real-time chunking, and `num_steps`."""
-        shape = (self.config.chunk_size, self.config.max_action_dim)
+    Attributes:
+        _denoiser: the family's module with ``BYPASS``, ``prepare`` and ``denoise``, the expert on a shared prefix.
+        _experts: the model's attribute that holds the vision-language model and the action expert.
+    """
 
-        def draw(noise: Tensor, k: int, shared: bool = False) -> Tensor:
-            with sharing(shared):  # read by `denoise_step`
-                return sample(noise=noise, **_widen_leftover(options, batch, k))
+    _denoiser: Any
+    _experts: str
 
-        chunk: Tensor = self._keystone.run(
+    def _velocity(self, suffix: tuple[Any, ...], prefix_pad_masks: Tensor, past_key_values: Any, steps: int) -> Tensor:
+        """The velocity (B * K, T, D) of suffixes as `embed_suffix` returns them, the last ``steps`` tokens of each."""
+        tokens, padding, blocks, *condition = suffix
+        # A sampler that is compiled as a whole takes the plain path; reading the context variable would break its graph.
+        if not torch.compiler.is_compiling() and is_sharing():
+            shared = once_per_round(
+                lambda: self._prepare(prefix_pad_masks, past_key_values, suffix_mask(padding[:1], blocks[:1])[0])
+            )
+            hidden = self._keystone.compiled_step(self._denoiser.denoise)(shared, tokens, *condition)
+        else:
+            hidden = self._keystone.compiled_step(type(self)._packed)(
+                self, tokens, padding, blocks, prefix_pad_masks, past_key_values, *condition
+            )
+        hidden = hidden.reshape(*tokens.shape[:2], -1)[:, -steps:]
+        return self.action_out_proj(hidden.to(torch.float32))  # type: ignore[no-any-return]
+
+    def _prepare(self, prefix_pad_masks: Tensor, past_key_values: Any, visible: Tensor) -> Any:
+        """The values that the steps of a round share on the fast path."""
+        shared = self._denoiser.prepare(getattr(self, self._experts), prefix_pad_masks, past_key_values, visible)
+        if self._keystone.compile:
+            mark_dynamic_lengths(shared.contexts)
+        return shared
+
+    def _packed(
+        self, tokens: Tensor, padding: Tensor, blocks: Tensor, prefix_pad_masks: Tensor, cache: Any, *condition: Any
+    ) -> Tensor:
+        """The expert's own code on packed suffixes: (B, K * S, E)."""
+        return self._own_expert(pack(tokens, padding, blocks, prefix_pad_masks), cache, *condition)
+
+    def _own_expert(self, packed: Packed, past_key_values: Any, *condition: Any) -> Tensor:
+        raise NotImplementedError
+
+    def may_share(self) -> bool:
+        """Whether the fast path would skip no hook or replaced method."""
+        return may_bypass(self._keystone, self._denoiser.BYPASS, getattr(self, self._experts))
+
+
+class PackedOverride(PackedStep):
+    """On ``policy.model``: LeRobot's sampler with noise of B * K rows, which its denoising step packs or folds."""
+
+    def sample_actions(self, *args: Any, **kwargs: Any) -> Any:
+        own, engine = super().sample_actions, self._keystone  # type: ignore[misc]
+        # Versions differ in what comes before the noise.
+        options = dict(inspect.signature(own).bind(*args, **kwargs).arguments)
+        options |= options.pop("kwargs", {})  # of real-time chunking
+        if name := engine.adapter.steps_argument:
+            options[name] = engine.steps or options.get(name)
+        noise, rows = options.pop("noise", None), options["state" if "state" in options else "tokens"]
+        if noise is not None:  # the caller's own: nothing to select from
+            return engine.at_steps(own)(noise=noise, **options)
+        batch = rows.shape[0]
+
+        def draw(noise: Tensor, k: int, shared: bool = False) -> Any:
+            with sharing(shared):  # read by `_velocity`
+                return own(noise=noise, **_widen_leftover(options, batch, k))
+
+        return engine.run(
             SampleRequest(
-                single=lambda: sample(**options),
+                single=partial(own, **options),
                 wide=draw,
                 shared=partial(draw, shared=True) if self.may_share() else None,
-                noise=NoiseSpec(batch=batch, shape=shape, device=device),
+                noise=NoiseSpec(batch, (self.config.chunk_size, self.config.max_action_dim), rows.device),
                 delay=options.get("inference_delay") or 0,
                 guided=options.get("prev_chunk_left_over") is not None,
             )
         )
-        return chunk
-
-    def may_share(self) -> bool:
-        """Whether the fast path would skip no hook or replaced method."""
-        raise NotImplementedError
 
 
 def _widen_leftover(options: dict[str, Any], batch: int, k: int) -> dict[str, Any]:

@@ -30,22 +30,23 @@ class Shared(NamedTuple):
     suffix: Suffix
 
 
-def prepare(expert: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
+def prepare(experts: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
     """Called once per round.
 
     Args:
-        expert: LeRobot's ``PiGemmaModel``.
+        experts: LeRobot's or openpi's ``PaliGemmaWithExpertModel``.
         real: (B, P) bool, False for padding.
         cache: keys and values (B, N, P, D) of the prefix, layer by layer.
         visible: (S, S) bool, attention mask between the tokens of a candidate.
     """
+    expert = experts.gemma_expert.model
     attention = expert.layers[0].self_attn
     weights = attention.q_proj.weight
     positions = real.sum(dim=1, keepdim=True) + visible.new_ones(1, len(visible)).cumsum(dim=1) - 1
     # The two halves of a rotary table are equal.
     cosine, sine = (table.chunk(2, dim=-1)[0] for table in expert.rotary_emb(weights, positions))
     prefix = VisibleTokens.of(real[:, None], weights.dtype)
-    contexts = [prefix.context(layer.keys.to(weights.dtype), layer.values.to(weights.dtype)) for layer in cache.layers]
+    contexts = [prefix.context(keys.to(weights.dtype), values.to(weights.dtype)) for keys, values in _by_layer(cache)]
     return Shared(expert, contexts, Suffix.of(visible, cosine, sine, attention))
 
 
@@ -66,6 +67,13 @@ def denoise(shared: Shared, tokens: Tensor, condition: Tensor | None) -> Tensor:
         normed, gate = layer.post_attention_layernorm(hidden, cond=condition)
         hidden = _add(hidden, layer.mlp(normed), gate)
     return shared.expert.norm(hidden, cond=condition)[0]
+
+
+def _by_layer(cache: Any) -> list[tuple[Tensor, Tensor]]:
+    """Keys and values of a cache, in transformers 5 and in the version that openpi pins."""
+    if hasattr(cache, "layers"):
+        return [(layer.keys, layer.values) for layer in cache.layers]
+    return list(zip(cache.key_cache, cache.value_cache, strict=True))
 
 
 def _add(hidden: Tensor, update: Tensor, gate: Tensor | None) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -28,23 +26,6 @@ class PiOverride(PiStep, PackedOverride):
 class Pi0Override(PiOverride):
     """On ``policy.model``."""
 
-    def sample_actions(
-        self,
-        images: Any,
-        img_masks: Any,
-        lang_tokens: Tensor,
-        lang_masks: Tensor,
-        state: Tensor,
-        noise: Tensor | None = None,
-        num_steps: int | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
-        sample = partial(super().sample_actions, images, img_masks, lang_tokens, lang_masks, state)  # type: ignore[misc]
-        options = {"num_steps": self._keystone.steps or num_steps, **kwargs}
-        if noise is not None:  # the caller's own noise: nothing to select from
-            return sample(noise=noise, **options)
-        return self._run(sample, state.shape[0], state.device, options)
-
     def denoise_step(
         self, state: Tensor, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor
     ) -> Tensor:
@@ -57,16 +38,6 @@ class Pi0Override(PiOverride):
 
 class Pi05Override(PiOverride):
     """On ``policy.model``."""
-
-    def sample_actions(self, *args: Any, **kwargs: Any) -> Tensor:
-        own = super().sample_actions  # type: ignore[misc]
-        given = inspect.signature(own).bind(*args, **kwargs).arguments  # versions differ in what comes before the noise
-        others = given.pop("kwargs", {})
-        options = {**given, **others, "num_steps": self._keystone.steps or given.get("num_steps")}
-        noise, tokens = options.pop("noise", None), options["tokens"]
-        if noise is not None:
-            return own(noise=noise, **options)
-        return self._run(own, tokens.shape[0], tokens.device, options)
 
     def denoise_step(self, prefix_pad_masks: Tensor, past_key_values: Any, x_t: Tensor, timestep: Tensor) -> Tensor:
         if x_t.shape[0] == prefix_pad_masks.shape[0]:

@@ -46,6 +46,10 @@ class Shared(NamedTuple):
     layers: list[Layer]
     norm: Any
 
+    @property
+    def contexts(self) -> list[Context]:
+        return [layer.context for layer in self.layers]
+
 
 def prepare(experts: Any, real: Tensor, cache: Any, visible: Tensor) -> Shared:
     """Called once per round.
