@@ -37,6 +37,7 @@ CASES = [
     (["profile", "x", "--k", "lots"], 2, "--k='lots': expected a whole number"),
     (["profile", "x", "--rounds", "0"], 2, "--rounds=0: expected a whole number"),
     (["profile", "no/such/folder"], 2, "there is no policy 'no/such/folder'"),
+    (["profile", "runs/mien"], 2, "there is no folder runs/mien, and as a name on the hub: "),
     (["serve", "no/such/folder"], 2, "there is no policy 'no/such/folder'"),
     (["inspect", "no/such/folder", "x"], 2, "there is no policy 'no/such/folder'"),
     (["inspect", "metaworld-mixed", "x"], 2, "there is no folder x: expected a LeRobotDataset"),

@@ -82,7 +82,8 @@ def evaluate(
         total, left = sum(shard.count for shard in shards), sum(shard.count for shard in missing)
         console.print(
             f"{settings.policy} in {settings.env}: {len(settings.tasks)} tasks × {settings.episodes} initial states × "
-            f"{settings.repeats} repeats × {len(settings.arms)} arms = {total} episodes, {total - left} already stored",
+            f"{settings.repeats} repeat{'s' * (settings.repeats > 1)} × {len(settings.arms)} arms = {total} episodes, "
+            f"{total - left} already stored",
             soft_wrap=True,
             highlight=False,
         )

@@ -67,11 +67,29 @@ def check_names(policy: str, env: str = "", tasks: Sequence[str] = (), allow_unt
     Traceback (most recent call last):
     keystone_robotics.errors.KeystoneError: metaworld has no task 'push-v4': did you mean 'push-v3'? ...
     """
-    find_policy(policy)
+    if find_policy(policy) is None and not is_reference(policy):
+        _check_hub(policy)
     if env and not is_reference(env):
         find_benchmark(env)
     if env in BENCHMARKS:
         check_tasks(policy, env, tasks or default_tasks(policy, env), allow_untrained_tasks)
+
+
+def _check_hub(name: str) -> None:
+    """Raise a KeystoneError if there is no such checkpoint on the hub or in its cache. LeRobot takes 15 s to say so."""
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        return  # comes with LeRobot, without which nothing of the hub is loaded
+    try:
+        hf_hub_download(name, "config.json")
+    except Exception as error:
+        raise _not_on_hub(name, error) from error
+
+
+def _not_on_hub(name: str, error: Exception) -> KeystoneError:
+    reason = " ".join(str(error).split())  # hub errors have several lines
+    return KeystoneError(f"there is no folder {name}, and as a name on the hub: {reason}")
 
 
 def check_tasks(policy: str, env: str, tasks: Sequence[str], allow_untrained_tasks: bool = False) -> None:
@@ -140,8 +158,7 @@ def load_agent(name: str, device: str | None = None, trust_remote_code: bool = F
     except KeystoneError as error:
         if folder is not None:
             raise
-        reason = " ".join(str(error).split())  # hub errors have several lines
-        raise KeystoneError(f"there is no folder {name}, and as a name on the hub: {reason}") from error
+        raise _not_on_hub(name, error) from error
 
 
 def find_provider(folder: Path | None) -> PolicyProvider | None:

@@ -19,6 +19,7 @@ from keystone_robotics.report.page import write as report
 from keystone_robotics.report.page.data import Section, page_data
 from keystone_robotics.report.page.read import read_runs
 from keystone_robotics.report.style import save
+from keystone_robotics.spec import Spec
 from keystone_study.report.film import NoPicture, film_episode, save_film, save_strip
 from keystone_study.report.outcomes import draw_outcomes
 
@@ -37,18 +38,21 @@ class Pair:
         return f"{self.one.task}, initial state {self.one.episode}"
 
 
-def pairs(rows: Sequence[EpisodeRecord], one: str, many: str) -> list[Pair]:
-    """Episodes of two arms with the same initial state and noise."""
+def first_changed(rows: Sequence[EpisodeRecord], one: str, many: str) -> Pair | None:
+    """The first initial state that only the second arm solves; if there is none, that only the first arm solves."""
     others = {(row.task, row.repeat, row.episode): row for row in rows if row.arm == many}
     both = [(row, others.get((row.task, row.repeat, row.episode))) for row in rows if row.arm == one]
-    return [Pair(row, other) for row, other in both if other and other.initial_state == row.initial_state]
+    pairs = [Pair(row, other) for row, other in both if other and other.initial_state == row.initial_state]
+    changed = [pair for pair in pairs if pair.one.success != pair.many.success]
+    return min(changed, key=lambda pair: pair.one.success, default=None)
 
 
 def write_page(settings: EvaluationConfig, folder: Path, about: str, command: str) -> tuple[Path, list[str]]:
     """Write ``index.html`` and its pictures into the folder of a run.
 
     Args:
-        settings: of the run; its first arm is one sample per round, its last the paper's rule, of which the pictures are.
+        settings: of the run; its first arm is one sample per round, those with K candidates are what is recommended, of which
+            the film is, and the paper's rule, of which one round is drawn.
         folder: of the run.
         about: a sentence about the policy.
         command: evaluates the reader's own policy.
@@ -57,28 +61,22 @@ def write_page(settings: EvaluationConfig, folder: Path, about: str, command: st
         The path of the page, and what could not be rendered.
     """
     problems: list[str] = []
-    one, many = str(settings.arms[0]), str(settings.arms[-1])
+    one, (recommended, paper) = settings.arms[0], [arm for arm in settings.arms if arm.k != 1]
     with Store(folder) as store:
         rows = [row for row in store.episodes() if settings.asks_for(row.task, row.repeat, row.episode)]
-        both = pairs(rows, one, many)
-        won = [pair for pair in both if pair.many.success and not pair.one.success]
-        lost = [pair for pair in both if pair.one.success and not pair.many.success]
         setting = (
             f"{len(settings.tasks)} tasks, {settings.episodes} initial states each. All arms begin in the same states, and "
-            f"the one sample of K = 1 is among the candidates of K = 16. {about}"
+            f"the noise of K = 1 is that of the first of the sixteen candidates. {about}"
         )
         sections = [Section("About this run", (setting, *verdicts(rows, settings)))]
-        for pair in won[:1] or lost[:1]:
-            rounds = store.rounds(pair.many.key)
-            if rounds:
-                sections.append(_round_section(settings, folder, pair, rounds))
-            alone = store.rounds(pair.one.key)
-            such = f"The first of {len(won or lost)} episodes in which {many if won else one} succeeds and the other fails."
+        if pair := first_changed(rows, str(one), str(recommended)):
             try:
-                sections.append(_film_section(settings, folder, pair, alone, rounds, such))
+                sections.append(_film_section(settings, folder, pair, store))
             except NoPicture as error:
                 problems.append(str(error))
                 sections.append(Section(f"The same episode with both arms: {pair}", (str(error),)))
+        if (pair := first_changed(rows, str(one), str(paper))) and (rounds := store.rounds(pair.many.key)):
+            sections.append(_round_section(settings, paper, folder, pair, rounds))
     sections.append(Section("Do this with your policy", code=command))
     path = folder / "index.html"
     report.write_page(path, page_data(read_runs([folder]), sections=sections))
@@ -96,19 +94,21 @@ def verdicts(rows: Sequence[EpisodeRecord], settings: EvaluationConfig) -> list[
     ]
 
 
-def _round_section(settings: EvaluationConfig, folder: Path, pair: Pair, rounds: Sequence[RoundRecord]) -> Section:
+def _round_section(
+    settings: EvaluationConfig, arm: Spec, folder: Path, pair: Pair, rounds: Sequence[RoundRecord]
+) -> Section:
     """Branch some rounds, and show the one in which the outcome depends most on the candidate's position."""
     row = pair.many
     numbers = np.unique(np.linspace(0, len(rounds) - 1, TRIED).round().astype(int)).tolist()
-    with Brancher(settings, settings.arms[-1], row.task) as brancher:
+    with Brancher(settings, arm, row.task) as brancher:
         tried = [(number, brancher.branch(row.repeat, row.episode, rounds, number)) for number in numbers]
     number, branches = max(tried, key=lambda one: separation(rounds[one[0]].candidates, one[1].success))
     record = rounds[number]
     figure = draw_outcomes(record, branches, f"{pair}: round {number}")
     png, _ = save(figure, folder, "round")
     text = (
-        f"Each of the {len(branches.success)} candidates was executed from the same simulator state, then the policy continued "
-        f"with one sample per round. {int(branches.success.sum())} of them led to success; the selected one "
+        f"With {arm}. Each of the {len(branches.success)} candidates was executed from the same simulator state, then the "
+        f"policy continued with one sample per round. {int(branches.success.sum())} of them led to success; the selected one "
         f"{'did' if branches.success[record.index] else 'did not'}. Of {len(tried)} branched rounds this is the one in which "
         "successes and failures are farthest apart."
     )
@@ -130,30 +130,28 @@ def separation(candidates: NDArray[np.float32], success: NDArray[np.bool_]) -> f
     return float(1 - within / total) if total > 0 else 0.0
 
 
-def _film_section(
-    settings: EvaluationConfig,
-    folder: Path,
-    pair: Pair,
-    alone: Sequence[RoundRecord],
-    rounds: Sequence[RoundRecord],
-    such: str,
-) -> Section:
+def _film_section(settings: EvaluationConfig, folder: Path, pair: Pair, store: Store) -> Section:
     benchmark = find_benchmark(settings.env)
+    both = (pair.one, pair.many)
     films = [
         film_episode(
             benchmark,
-            pair.one.task,
-            settings.initial_seed(pair.one.episode),
-            np.concatenate([record.actions for record in kept]),
+            row.task,
+            settings.initial_seed(row.episode),
+            np.concatenate([record.actions for record in store.rounds(row.key)]),
             EVERY,
         )
-        for kept in (alone, rounds)
+        for row in both
     ]
     captions = [
         f"{name}: {f'done in {row.steps} steps' if row.success else 'failed'}"
-        for name, row in (("K = 1", pair.one), (f"KeyStone, K = {settings.arms[-1].k}", pair.many))
+        for name, row in zip(("K = 1", "KeyStone, K = 16"), both, strict=True)
     ]
     save_film(folder / "episode.gif", films, captions)
-    save_strip(folder / "episode.png", films, captions, EVERY, [pair.one.steps, pair.many.steps])
-    title = f"The same episode with both arms: {pair}"
-    return Section(title, (such,), folder / "episode.gif", "; ".join(captions))
+    save_strip(folder / "episode.png", films, captions, EVERY, [row.steps for row in both])
+    return Section(
+        f"The same episode with both arms: {pair}",
+        (f"The first episode in which one of {pair.one.arm} and {pair.many.arm} succeeds and the other fails.",),
+        folder / "episode.gif",
+        "; ".join(captions),
+    )
