@@ -32,13 +32,10 @@ TASKS = tuple(f"task-{number}" for number in range(5))
 def rows(quick: bool) -> Iterator[dict[str, Any]]:
     """One row for each run but the smallest, which is what the others are compared with."""
     sys.path.insert(0, str(harness.ROOT / "tests" / "report"))
-    from browser import Browser, find_browser
+    from browser import chromium
     from runs_with_rounds import write_run_with_rounds
 
-    path = find_browser()
-    if path is None:
-        raise SystemExit("no Chromium or Chrome was found: apt-get install chromium")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         pages: dict[str, Path] = {}
         data: dict[str, Any] = {}
         for place, (name, episodes, k) in enumerate(CASES):
@@ -48,16 +45,14 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
             )
             pages[name], data[name] = Path(folder) / f"{place}.html", page_data(read_runs([run]))
             write_page(pages[name], data[name])
-        browser = Browser(path, Path(folder) / "profile")
-        try:
-            for page in pages.values():
-                browser.open(page)  # the first of each reads the file from the disk
-            times: dict[str, list[float]] = {name: [] for name in pages}
-            for _ in range(3 if quick else 9):
-                for name, page in pages.items():
-                    times[name].append(browser.open(page))
-        finally:
-            browser.close()
+        tab = browser.new_page(viewport={"width": 1280, "height": 900})
+        for page in pages.values():
+            tab.goto(page.as_uri())  # the first of each reads the file from the disk
+        times: dict[str, list[float]] = {name: [] for name in pages}
+        for _ in range(3 if quick else 9):
+            for name, page in pages.items():
+                tab.goto(page.as_uri())
+                times[name].append(tab.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
         smallest, *others = pages
         for name in others:
             opened = min(times[name])

@@ -43,15 +43,16 @@ for package in packages/*/; do [[ -f $package/pyproject.toml ]] && packages+=(-e
 # openpi-client requires numpy < 2, which conflicts with LeRobot; it works with numpy 2 (tests/openpi_policy).
 .venv/bin/uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --override <(echo "numpy>=1.24") "${packages[@]}" \
   || fail "the packages above could not be installed; run 'make clean' and try again, or see constraints.txt"
-# tests/report opens the page of `keystone report` in a browser, and is skipped where there is none
-if ! command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null; then
-  if [[ $EUID == 0 ]] && grep -qs '^ID=debian' /etc/os-release; then
-    echo "set-up: installing Debian's chromium for the tests of pages"
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 \
-      || echo "set-up: chromium could not be installed: tests of pages will be skipped" >&2
-  else
-    echo "set-up: no Chromium or Chrome was found: tests of pages will be skipped" >&2
-  fi
+# tests/report opens pages in a browser, and is skipped where there is none
+browser() { command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null; }
+if ! browser && [[ $EUID == 0 ]] && grep -qs '^ID=debian' /etc/os-release; then
+  echo "set-up: installing Debian's chromium for the tests of pages"
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 || true
+fi
+if ! browser; then
+  echo "set-up: installing Playwright's chromium for the tests of pages"
+  .venv/bin/playwright install --only-shell chromium >/dev/null 2>&1 \
+    || echo "set-up: no Chromium could be installed: tests of pages will be skipped" >&2
 fi
 echo "$state" >"$stamp"
 echo "set-up: done"
