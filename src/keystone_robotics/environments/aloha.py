@@ -6,7 +6,6 @@ hundred times faster.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keystone_robotics.environments.benchmark import Benchmark, Observation
-from keystone_robotics.environments.graphics import OFF, choose_backend, no_graphics
+from keystone_robotics.environments.mujoco import MuJoCoEnv, importing, simulator_state
 from keystone_robotics.errors import KeystoneError, nearest_name
 
 JOINTS = 14  #: of each arm six angles (rad) and the gripper (0 closed, 1 open); left, then right
@@ -74,20 +73,15 @@ SCENES: dict[str, Scene] = {
 
 def _load() -> Any:
     """gym-aloha and what it stands on."""
-    choose_backend()
-    try:
+    with importing("gym-aloha", '"gym-aloha>=0.1.5"'):
         from dm_control import mujoco
         from dm_control.rl import control
         from gym_aloha import constants, utils
         from gym_aloha.tasks import sim
-    except ImportError as error:
-        raise KeystoneError(f'gym-aloha is not installed ({error}): pip install "gym-aloha>=0.1.5"') from error
-    except Exception as error:  # MuJoCo loads OpenGL at import, and fails in many ways
-        raise no_graphics(error) from error
     return mujoco, control, constants, utils, sim
 
 
-class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
+class AlohaEnv(MuJoCoEnv):
     """Actions are (14,) targets of the joints, see ``JOINTS``.
 
     - ``transfer-cube``: the right arm picks up the cube and hands it to the left one.
@@ -131,12 +125,8 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         self.sim: Any = control.Environment(self.physics, self.task, control_timestep=constants.DT)
         self._lasted = 0
         objects = max(self._scene.held) + 1
-        self.action_space = gymnasium.spaces.Box(-np.pi, np.pi, (JOINTS,), np.float32)
-        inf = np.inf
-        self.observation_space = gymnasium.spaces.Dict(
-            agent_pos=gymnasium.spaces.Box(-inf, inf, (JOINTS,), np.float32),
-            environment_state=gymnasium.spaces.Box(-inf, inf, (2 * JOINTS + 7 * objects + 12,), np.float32),
-        )
+        actions = gymnasium.spaces.Box(-np.pi, np.pi, (JOINTS,), np.float32)
+        self._set_spaces(actions, JOINTS, 2 * JOINTS + 7 * objects + 12)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -147,7 +137,10 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         self.sim.reset()
         self._lasted = 0
         self._last = self._observation()
-        return self._last, {"success": False, "initial_state": self._state()}
+        return self._last, {
+            "success": False,
+            "initial_state": simulator_state(self.physics.model.ptr, self.physics.data.ptr),
+        }
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         target = np.asarray(action, np.float64)
@@ -188,18 +181,8 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         pairs = [[model.id2name(geom, "geom") for geom in (one.geom1, one.geom2)] for one in data.contact[: data.ncon]]
         return {other for pair in pairs for one, other in (pair, pair[::-1]) if one.startswith(name)}
 
-    def render(self) -> NDArray[np.uint8]:
-        """(240, 320, 3) view from the front of the table."""
-        if os.environ.get("MUJOCO_GL") == OFF:
-            raise no_graphics("no OpenGL library was found")
-        try:
-            image: NDArray[np.uint8] = self.physics.render(*FRAME, camera_id="front_close")
-        except Exception as error:
-            raise no_graphics(error) from error
-        return image
-
-    def close(self) -> None:
-        self.sim.close()
+    def _image(self) -> NDArray[np.uint8]:
+        return self.physics.render(*FRAME, camera_id="front_close")  # type: ignore[no-any-return]
 
     def _observation(self) -> Observation:
         joints, tips = self.task.get_qpos(self.physics), self.tips()
@@ -209,16 +192,6 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             "agent_pos": joints.astype(np.float32),
             "environment_state": np.concatenate(parts).astype(np.float32),
         }
-
-    def _state(self) -> NDArray[np.float64]:
-        """Everything that an episode follows from."""
-        import mujoco
-
-        everything = mujoco.mjtState.mjSTATE_INTEGRATION
-        model, data = self.physics.model.ptr, self.physics.data.ptr
-        state = np.empty(mujoco.mj_stateSize(model, everything))
-        mujoco.mj_getState(model, data, state, everything)
-        return state
 
 
 class Aloha(Benchmark):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
-from keystone_robotics.environments.graphics import OFF, choose_backend, no_graphics
+from keystone_robotics.environments.mujoco import MuJoCoEnv, hand_path, importing
 from keystone_robotics.errors import KeystoneError, nearest_name
 
 STATE = 39  #: numbers in Meta-World's own observation: hand, gripper and objects now and one step ago, and the goal
@@ -28,13 +27,8 @@ NEARER = (0.75, 0.075, 0.7)
 
 @functools.cache
 def _classes() -> dict[str, Any]:
-    choose_backend()
-    try:
+    with importing("Meta-World", '"keystone-robotics[eval]"'):
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS
-    except ImportError as error:
-        raise KeystoneError(f'Meta-World is not installed ({error}): pip install "keystone-robotics[eval]"') from error
-    except Exception as error:  # MuJoCo loads OpenGL at import, and fails in many ways
-        raise no_graphics(error) from error
     return dict(sorted(ALL_V3_ENVIRONMENTS.items()))
 
 
@@ -50,7 +44,7 @@ def _listed() -> tuple[str, ...]:
     return ()
 
 
-class MetaWorldEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
+class MetaWorldEnv(MuJoCoEnv):
     """One task. Actions are (4,): end-effector displacement in x, y, z and gripper effort, each in [-1, 1].
 
     Observations are ``agent_pos`` (4,), proprioception, and ``environment_state`` (39 + 50,): Meta-World's observation with the
@@ -77,12 +71,7 @@ class MetaWorldEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         sim._freeze_rand_vec, sim.seeded_rand_vec = False, True
         self._task = np.zeros(len(classes), np.float32)
         self._task[list(classes).index(task)] = 1.0
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
-        inf = np.inf
-        self.observation_space = gymnasium.spaces.Dict(
-            agent_pos=gymnasium.spaces.Box(-inf, inf, (ROBOT,), np.float32),
-            environment_state=gymnasium.spaces.Box(-inf, inf, (STATE + len(classes),), np.float32),
-        )
+        self._set_spaces(gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32), ROBOT, STATE + len(classes))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -100,18 +89,8 @@ class MetaWorldEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         success = bool(info["success"])
         return self._observation(state), float(reward), success, truncated, {"success": success}
 
-    def render(self) -> NDArray[np.uint8]:
-        """(256, 256, 3) view from the corner of the table."""
-        if os.environ.get("MUJOCO_GL") == OFF:
-            raise no_graphics("no OpenGL library was found")
-        try:
-            image: NDArray[np.uint8] = self.sim.render()
-        except Exception as error:
-            raise no_graphics(error) from error
-        return np.ascontiguousarray(image[::-1, ::-1])
-
-    def close(self) -> None:
-        self.sim.close()
+    def _image(self) -> NDArray[np.uint8]:
+        return np.ascontiguousarray(self.sim.render()[::-1, ::-1])
 
     def _observation(self, state: NDArray[np.float64]) -> Observation:
         numbers = state.astype(np.float32)
@@ -137,8 +116,4 @@ class MetaWorld(Benchmark):
         return 200
 
     def tool_path(self, chunks: Array, observation: Observation) -> tuple[Array, NDArray[np.bool_]]:
-        hand = np.broadcast_to(np.asarray(observation["agent_pos"][:3], np.float32), (len(chunks), 1, 3))
-        steps = STEP * np.clip(chunks[..., :3], -1, 1)
-        closed = chunks[..., 3] > 0
-        path = np.concatenate([hand, hand + steps.cumsum(axis=1)], axis=1, dtype=np.float32)
-        return path, np.concatenate([closed[:, :1], closed], axis=1)
+        return hand_path(chunks, observation, STEP, gripper=3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
-from keystone_robotics.environments.graphics import OFF, choose_backend, no_graphics
+from keystone_robotics.environments.mujoco import MuJoCoEnv, hand_path, importing, simulator_state
 from keystone_robotics.errors import KeystoneError, nearest_name
 
 #: Numbers in ``agent_pos``: the hand's position (m), its yaw (rad), how far the gripper is closed (0 to 1).
@@ -53,13 +52,8 @@ SCENES: dict[str, Scene] = {
 @functools.cache
 def _simulator(scene: str) -> Any:
     """The class of a scene, whose resets follow from their seed alone."""
-    choose_backend()
-    try:
+    with importing("OGBench", '"ogbench>=1.2.2" "mujoco<3.9"'):
         module = importlib.import_module(f"ogbench.manipspace.envs.{SCENES[scene].module}")
-    except ImportError as error:
-        raise KeystoneError(f'OGBench is not installed ({error}): pip install "ogbench>=1.2.2" "mujoco<3.9"') from error
-    except Exception as error:  # MuJoCo loads OpenGL at import, and fails in many ways
-        raise no_graphics(error) from error
     original: Any = getattr(module, SCENES[scene].name)
 
     class Seeded(original):  # type: ignore[misc]
@@ -72,7 +66,7 @@ def _simulator(scene: str) -> Any:
     return Seeded
 
 
-class OGBenchEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
+class OGBenchEnv(MuJoCoEnv):
     """One task of one scene. Actions are (5,), each in [-1, 1]: the hand moves in x, y, z and turns, the gripper closes.
 
     Observations are ``agent_pos`` (5,), proprioception, and ``environment_state``: OGBench's own observation, then the goal
@@ -98,12 +92,7 @@ class OGBenchEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         else:
             self.goal = info["goal_button_states"].astype(np.float32)
         size = len(self.sim_reset(seed=0)[0]) + len(self.goal)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION,), np.float32)
-        inf = np.inf
-        self.observation_space = gymnasium.spaces.Dict(
-            agent_pos=gymnasium.spaces.Box(-inf, inf, (ROBOT,), np.float32),
-            environment_state=gymnasium.spaces.Box(-inf, inf, (size,), np.float32),
-        )
+        self._set_spaces(gymnasium.spaces.Box(-1.0, 1.0, (ACTION,), np.float32), ROBOT, size)
 
     def sim_reset(self, seed: int | None) -> tuple[NDArray[np.float64], dict[str, Any]]:
         """OGBench's observation and info after a reset to this task."""
@@ -125,18 +114,8 @@ class OGBenchEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         success = bool(info["success"])
         return self._observation(state), float(reward), success, bool(truncated), {"success": success}
 
-    def render(self) -> NDArray[np.uint8]:
-        """(256, 256, 3) view from the front of the table."""
-        if os.environ.get("MUJOCO_GL") == OFF:
-            raise no_graphics("no OpenGL library was found")
-        try:
-            image: NDArray[np.uint8] = self.sim.render()
-        except Exception as error:
-            raise no_graphics(error) from error
-        return image
-
-    def close(self) -> None:
-        self.sim.close()
+    def _image(self) -> NDArray[np.uint8]:
+        return self.sim.render()  # type: ignore[no-any-return]
 
     def _observation(self, state: NDArray[np.float64]) -> Observation:
         info = self.info
@@ -148,11 +127,7 @@ class OGBenchEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
 
     def _physics(self) -> NDArray[np.float64]:
         """Everything that an episode follows from, buttons' states and the goal included."""
-        import mujoco
-
-        everything = mujoco.mjtState.mjSTATE_INTEGRATION
-        state = np.empty(mujoco.mj_stateSize(self.sim.model, everything))
-        mujoco.mj_getState(self.sim.model, self.sim.data, state, everything)
+        state = simulator_state(self.sim.model, self.sim.data)
         return np.concatenate([state, self.info.get("button_states", np.empty(0)), self.goal])
 
 
@@ -188,8 +163,4 @@ class OGBench(Benchmark):
         return SCENES[split_task(task)[0]].max_steps
 
     def tool_path(self, chunks: Array, observation: Observation) -> tuple[Array, NDArray[np.bool_]]:
-        hand = np.broadcast_to(np.asarray(observation["agent_pos"][:3], np.float32), (len(chunks), 1, 3))
-        steps = STEP * np.clip(chunks[..., :3], -1, 1)
-        closed = chunks[..., 4] > 0
-        path = np.concatenate([hand, hand + steps.cumsum(axis=1)], axis=1, dtype=np.float32)
-        return path, np.concatenate([closed[:, :1], closed], axis=1)
+        return hand_path(chunks, observation, STEP, gripper=4)
