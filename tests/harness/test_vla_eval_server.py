@@ -227,7 +227,7 @@ def test_an_alarm_is_in_the_answers_of_its_episode(tmp_path, caplog):
     assert [line["alarm"] for line in lines] == [[False, False], [True, False], [True, True, True]]
     contexts[1] = SessionContext("session 1", "the next episode")
     assert answers(1) == [False]
-    assert caplog.text.count("calibrated on 'push', and its rate of false alarms does not hold for task 'reach'") == 1
+    assert caplog.text.count("calibrated on 'push': its rate of false alarms is unknown for task 'reach'") == 1
 
 
 def test_an_alarm_that_cannot_be_read_stops_the_server(tmp_path):

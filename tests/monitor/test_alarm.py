@@ -369,8 +369,8 @@ def test_another_task_is_warned_of_once_where_the_caller_says_it(caplog):
     for task in ("a", "", "open\nit", "close it"):
         alarm.check_task(task)
     (record,) = caplog.records
-    assert "calibrated on 'a', 'b', 'c', 'd', 'e' and 2 more, and" in record.message
-    assert record.message.endswith(r"for task 'open\nit'")
+    assert "calibrated on 'a', 'b', 'c', 'd', 'e' and 2 more: its rate" in record.message
+    assert r"for task 'open\nit', unless" in record.message
 
 
 @pytest.mark.parametrize("weights", ["", "known"])

@@ -196,8 +196,10 @@ class Alarm:
         tasks = self.calibration.tasks
         if task and tasks and task not in tasks:
             more = f" and {len(tasks) - 5} more" if len(tasks) > 5 else ""
-            text = "the alarm was calibrated on %s, and its rate of false alarms does not hold for task %a"
-            self._warn_once("task", text, ", ".join(map(ascii, tasks[:5])) + more, task[:200])
+            self._warn_once(
+                "task", "the alarm was calibrated on %s: its rate of false alarms is unknown for task %a, unless that is "
+                "another name of one of them", ", ".join(map(ascii, tasks[:5])) + more, task[:200],
+            )  # fmt: skip
 
     # ---- as a listener
 
