@@ -354,9 +354,9 @@ def test_options_that_change_between_rounds_are_compared_again_and_each_differen
 
 
 def test_a_policy_that_cannot_be_compared_is_watched_all_the_same(caplog):
-    policy, alarm = Policy(), make(weights="known")
+    policy, alarm = Policy(), make(limit=0.3, weights="known")
     policy.offloaded = nn.Parameter(torch.ones(3, device="meta"))
-    keystone.attach(policy, k=16, rule="medoid").subscribe(alarm)
+    keystone.attach(policy, k=16, rule="medoid", seed=0).subscribe(alarm)
     rounds(policy, [CALM], [WILD * 10])
     assert alarm.active
     assert "cannot be compared with this policy: NotImplementedError" in alarm.mismatch
