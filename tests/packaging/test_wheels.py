@@ -121,6 +121,7 @@ def test_the_product_runs_with_torch_and_numpy_alone(wheels, tmp_path):
         "assert not any(map(importlib.util.find_spec, ['keystone_study', 'lerobot', 'numba', 'rich']))\n"
         "assert 'site-packages' in keystone.__file__\n"
         "assert keystone.Alarm and importlib.import_module('keystone_robotics.integrations')\n"
+        "assert importlib.import_module('keystone_robotics.serve.model')  # without gymnasium\n"
         "assert any((robot_chunk == candidate).all() for candidate in candidates[:11])\n"
     )
     done = run(clean.bin / "python", "-c", snippet[1] + checks, cwd=tmp_path)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
 from keystone_robotics.errors import KeystoneError
+
+if TYPE_CHECKING:  # a server needs no gymnasium
+    from keystone_robotics.environments.benchmark import Array, Benchmark, Observation
 
 
 class Agent(ABC):

@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from keystone_robotics.environments import BENCHMARKS, find_benchmark
 from keystone_robotics.errors import KeystoneError, nearest_name
 from keystone_robotics.named import is_reference, make_named
 from keystone_robotics.policies.agent import Agent
@@ -67,6 +66,8 @@ def check_names(policy: str, env: str = "", tasks: Sequence[str] = (), allow_unt
     Traceback (most recent call last):
     keystone_robotics.errors.KeystoneError: metaworld has no task 'push-v4': did you mean 'push-v3'? ...
     """
+    from keystone_robotics.environments import BENCHMARKS, find_benchmark
+
     if find_policy(policy) is None and not is_reference(policy):
         _check_hub(policy)
     if env and not is_reference(env):
@@ -94,6 +95,8 @@ def _not_on_hub(name: str, error: Exception) -> KeystoneError:
 
 def check_tasks(policy: str, env: str, tasks: Sequence[str], allow_untrained_tasks: bool = False) -> None:
     """Raise a KeystoneError if the environment has no such task, or is another than the policy was trained for."""
+    from keystone_robotics.environments import find_benchmark
+
     known, trained_env = find_benchmark(env).tasks(), trained_for(policy)
     for task in tasks:
         mismatch = (task in known) != (task in trained_on(policy))
@@ -107,6 +110,8 @@ def default_tasks(policy: Any, env: Any) -> tuple[str, ...]:
     """The tasks that the policy was trained on, else all tasks of the environment; none if either is not a name."""
     if not isinstance(policy, str) or not isinstance(env, str):
         return ()
+    from keystone_robotics.environments import find_benchmark  # needs gymnasium, which a server does without
+
     return trained_on(policy) or find_benchmark(env).tasks()
 
 
