@@ -107,11 +107,14 @@ def test_wrong_options_leave_the_policy_alone(policy, options):
     assert keystone.attached(policy) is None
 
 
-def test_a_method_replaced_on_the_object_would_hide_keystone(policy):
-    policy.act = torch.compile(policy.act, backend="eager")
-    with pytest.raises(KeystoneError, match="replaced on the object itself"):
-        keystone.attach(policy, k=4, site="act")
+def test_a_method_replaced_on_the_object_is_vectorised_as_it_is(policy):
+    compiled = policy.act = torch.compile(policy.act, backend="eager")
+    handle = keystone.attach(policy, k=4, site="act", check="all")
+    policy.act(ONE)
+    assert handle.engine.finding.compared == 4
+    keystone.detach(policy)
     assert type(policy) is Policy
+    assert policy.act is compiled
 
 
 def test_detaching_what_is_inside_detaches_all(policy):

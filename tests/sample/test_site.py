@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -281,7 +281,13 @@ def returning(form: Any) -> Denoiser:
     return policy
 
 
+class Named(NamedTuple):
+    action: Any
+    value: Any
+
+
 RETURNED = {
+    "named tuple": (lambda chunk: Named(chunk, -chunk), {"chunk": "action"}),
     "dict": (lambda chunk: {"action": chunk, "info": {"steps": 4}}, {}),
     "dict of two": (lambda chunk: {"action": chunk[:, 1:4], "action_pred": chunk}, {"chunk": "action_pred"}),
     "tuple": (lambda chunk: (torch.zeros(2), chunk, "x"), {}),
@@ -341,10 +347,13 @@ def test_a_value_without_rows_cannot_follow_several_selections() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"chunk": "action"}, {"shape": (6, 2)}, {"site": "act", "shape": 12}, {"site": "act", "shape": (6, 2, 1)}],
-)
+    [
+        {"chunk": "action"}, {"shape": (6, 2)}, {"site": "act", "shape": 12}, {"site": "act", "shape": (6, 2, 1)},
+        {"siet": "act"},
+    ],
+)  # fmt: skip
 def test_options_of_a_site_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=r"give site= too|expected \(T, D\)"):
+    with pytest.raises(TypeError, match=r"give site= too|expected \(T, D\)|did you mean 'site'"):
         keystone.attach(Denoiser(), k=4, **options)
 
 

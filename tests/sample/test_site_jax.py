@@ -51,6 +51,22 @@ def test_candidates_are_single_calls(kind: str, rows: int) -> None:
     np.testing.assert_array_equal(policy.sample_actions(observation, rng=key)["actions"], alone["actions"])
 
 
+class Jitted:
+    def __init__(self) -> None:
+        own = Sampler()
+        self.sample_actions = jax.jit(lambda observation, rng: own.sample_actions(observation, rng=rng))
+
+
+def test_a_method_that_is_jitted_on_the_object() -> None:
+    policy, key, observation = Jitted(), jax.random.PRNGKey(1), jax.numpy.ones((1, 3))
+    alone = policy.sample_actions(observation, key)["actions"]
+    handle = keystone.attach(policy, k=4, site="sample_actions", chunk="actions")
+    policy.sample_actions(observation, key)
+    assert handle.engine.finding.difference < 1e-5
+    keystone.detach(policy)
+    np.testing.assert_array_equal(policy.sample_actions(observation, key)["actions"], alone)
+
+
 def test_one_candidate_uses_the_callers_key() -> None:
     policy, key, observation = Sampler(), jax.random.PRNGKey(1), jax.numpy.zeros((1, 3))
     alone = policy.sample_actions(observation, rng=key)["actions"]

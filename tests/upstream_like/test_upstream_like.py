@@ -337,6 +337,14 @@ def test_found_from_whatever_the_user_holds(case: str) -> None:
         assert keystone.attached(held) is None
 
 
+def test_a_sampler_replaced_on_the_object_would_hide_keystone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built("xvla-auto")
+    monkeypatch.setattr(model, "generate_actions", torch.compile(model.generate_actions, backend="eager"))
+    with pytest.raises(KeystoneError, match="replaced on the object itself"):
+        keystone.attach(model, k=4)
+    assert keystone.attached(model) is None
+
+
 def test_a_copied_policy_is_a_policy_of_its_own() -> None:
     policy = groot_like.policy(built("groot-n1.6"))
     keystone.attach(policy, k=4)

@@ -197,7 +197,10 @@ def put_on(module: Any, override: type[SamplerOverride], engine: Engine) -> None
         combined = _combined(override, original)
         object.__setattr__(module, "__class__", combined)  # not the object's own: a frozen dataclass refuses
     except TypeError as error:
-        raise KeystoneError(f"the class of a {original.__name__} cannot be changed: {error}") from error
+        raise KeystoneError(
+            f"the class of a {original.__name__} cannot be changed: {error}. Attach to an object of a class of your own that "
+            "holds it"
+        ) from error
     vars(module)["_keystone"] = engine
     engine.overridden.append((module, original, combined))
 

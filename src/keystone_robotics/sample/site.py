@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ from keystone_robotics.sample.kit.jax_arrays import (
     to_torch,
 )
 from keystone_robotics.sample.noise import derive_seed, preserve_rng
-from keystone_robotics.sample.override import SamplerOverride
+from keystone_robotics.sample.override import Hook, SamplerOverride
 from keystone_robotics.sample.request import SampleRequest
 from keystone_robotics.sample.state import ObjectState
 from keystone_robotics.sample.usage import Call
@@ -66,7 +67,7 @@ class SiteAdapter(Adapter):
             raise KeystoneError(
                 f"site={site!r} is a module, not a method: name one of its methods, for example {site + '.forward'!r}"
             )
-        self.override = _override_method(self.method)  # type: ignore[misc]
+        self.override = _override(self.method, self.method in getattr(owner, "__dict__", {}))  # type: ignore[misc]
 
     def owns(self, policy: Any) -> bool:
         return True
@@ -228,6 +229,8 @@ class SiteCall:
         """Which of the returned values holds the chunks."""
         name = self.adapter.chunk
         positions = tree_unflatten(list(range(len(leaves))), structure)
+        if isinstance(name, str) and hasattr(positions, "_asdict"):
+            positions = positions._asdict()
         if name is not None:
             if isinstance(positions, dict) and name not in positions:
                 raise KeystoneError(
@@ -291,6 +294,8 @@ def _outline(leaves: list[Any], structure: Any) -> str:
     value = tree_unflatten(leaves, structure)
     if isinstance(value, dict):
         return f"a dict with {', '.join(map(str, value))}"
+    if hasattr(value, "_fields"):
+        return f"a named tuple with {', '.join(value._fields)}"
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {', '.join(type(one).__name__ for one in value)}"
     return f"a {type(value).__name__}"
@@ -350,20 +355,24 @@ class JaxSiteCall(SiteCall):
         )
 
 
+def _sample(owner: Any, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In the place of the named method, with the object's own."""
+    engine, call = owner._keystone, functools.partial(own, *args, **kwargs)
+    given = engine.adapter, engine.owner, call, not engine.verified
+    site = JaxSiteCall(*given, given=keys) if (keys := random_keys(call)) else SiteCall(*given)
+    request = SampleRequest(
+        single=site.single, vectorised=site.draw, chunk=site.chunk, restore=site.restore, precision=site.precision
+    )
+    return engine.run(request)
+
+
 @functools.cache
-def _override_method(method: str) -> type[SamplerOverride]:
-    """A class that overrides one method by name."""
+def _override(method: str, on_the_object: bool) -> type[SamplerOverride]:
+    """A class that overrides one method by name, of the class or an attribute of the object (``jax.jit``)."""
 
     def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
-        engine = self._keystone
-        own = functools.partial(getattr(super(override, self), method), *args, **kwargs)
-        given = engine.adapter, engine.owner, own, not engine.verified
-        call = JaxSiteCall(*given, given=keys) if (keys := random_keys(own)) else SiteCall(*given)
-        request = SampleRequest(
-            single=call.single, vectorised=call.draw, chunk=call.chunk, restore=call.restore, precision=call.precision
-        )
-        return engine.run(request)
+        return _sample(self, getattr(super(override, self), method), *args, **kwargs)
 
     sample.__name__ = method
-    override = type("SiteOverride", (SamplerOverride,), {method: sample})
+    override = type("SiteOverride", (SamplerOverride,), {method: Hook(_sample) if on_the_object else sample})
     return override
