@@ -173,6 +173,12 @@ CHECKOUTS = {
         "test_lerobot_main",
         "{folder}[pi,molmoact2,fastwam,vla_jepa]",
     ),
+    "octo": Checkout(
+        "https://github.com/octo-models/octo",
+        "241fb3514b7c40957a86d869fecb7c7fc353f540",
+        "test_octo",
+        "torch jax flax einops",
+    ),
     "roboarena": Checkout(
         "https://github.com/robo-arena/roboarena",
         "6fa329fd1cab0ae536d60361784fcd1f87a4daf9",

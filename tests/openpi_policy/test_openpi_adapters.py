@@ -1,5 +1,6 @@
 """K-wide sampling in openpi's policies, on models of our own with the same seams (the real ones: upstream/test_openpi.py)."""
 
+import functools
 import logging
 from types import SimpleNamespace
 
@@ -29,6 +30,7 @@ import keystone_robotics as keystone
 from keystone_robotics.sample.families import ADAPTERS
 from keystone_robotics.sample.families.pi.openpi_policy import real_dims
 from keystone_robotics.sample.noise import initial_noise
+from upstream_like import drift
 
 
 @pytest.fixture(params=MODELS)
@@ -166,6 +168,27 @@ def test_a_rule_that_looks_back_forgets_at_reset(policy):
 
 
 # ---- what holds the policy, and what it holds
+
+
+def test_a_method_that_takes_one_argument_more_is_said_in_words(policy):
+    def predict():
+        return torch.as_tensor(np.array(policy.infer(observation())["actions"]))
+
+    used = drift.assert_called_methods(policy, "openpi_toys", predict)
+    if policy._is_pytorch_model:
+        assert "denoise_step" in used or "embed_suffix" in used
+
+
+@pytest.mark.parametrize("model", [TorchModel, JaxModel])
+def test_a_sampler_that_takes_one_argument_more_draws_the_same_or_says_so(model):
+    class Drifted(model):
+        @functools.wraps(model.sample_actions)
+        def sample_actions(self, *args, drifted, **kwargs):
+            return super().sample_actions(*args, **kwargs)
+
+    policy = Policy(Drifted(), drifted=1)
+    keystone.attach(policy, k=4)
+    drift.assert_in_words(lambda: policy.infer(observation()), "")
 
 
 def test_found_from_server_broker_and_recorder(policy):
