@@ -109,6 +109,15 @@ def _filled(titles: Sequence[str], cells: Sequence[str], width: int) -> list[str
     return lines
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "task"), counted(6, "task")
+    ('1 task', '6 tasks')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def percent_bounds(interval: tuple[float, float], form: str) -> str:
     """An interval of fractions in percent.
 

@@ -114,8 +114,8 @@ def test_the_plugins_wheel_has_the_name_that_lerobot_looks_for(wheels):
 def test_the_product_runs_with_torch_and_numpy_alone(wheels, tmp_path):
     clean = Environment(tmp_path / "clean", "torch", "numpy")
     clean.install(wheels["product"])  # fails if it requires anything else
-    snippet = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "start.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert snippet is not None
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("docs/start.md", "README.md")]
+    start, readme = (re.search(r"```python\n(.*?)```", page, re.DOTALL)[1] for page in pages)
     checks = (
         "import importlib.util\n"
         "assert not any(map(importlib.util.find_spec, ['keystone_study', 'lerobot', 'numba', 'rich']))\n"
@@ -124,7 +124,16 @@ def test_the_product_runs_with_torch_and_numpy_alone(wheels, tmp_path):
         "assert importlib.import_module('keystone_robotics.serve.model')  # without gymnasium\n"
         "assert any((robot_chunk == candidate).all() for candidate in candidates[:11])\n"
     )
-    done = run(clean.bin / "python", "-c", snippet[1] + checks, cwd=tmp_path)
+    policy = (
+        "class Policy:\n"
+        "    num_inference_steps = 10\n"
+        "    def encode(self, observation): return observation\n"
+        "    def sample(self, context, noise): return context[:, None] + noise / self.num_inference_steps\n"
+        "    def select_action(self, observation): return self.sample(self.encode(observation), torch.randn(1, 8, 7))[:, 0]\n"
+        "policy = Policy()\n"
+    )
+    drawn = "policy.select_action(torch.zeros(1, 7))\nassert handle.stats['drawn'] == 16\n"
+    done = run(clean.bin / "python", "-c", start + checks + policy + readme + drawn, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     refused = clean.keystone("demo")
     assert (refused.returncode, refused.stdout) == (2, "")

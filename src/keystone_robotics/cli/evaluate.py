@@ -157,13 +157,14 @@ def _show(evaluation: Evaluation, console: Console) -> None:
         summary_table,
         write_summary,
     )
+    from keystone_robotics.tables import counted
 
     summaries = summarise(evaluation.episodes, evaluation.arms)
     write_summary(evaluation.folder, summaries)
     console.print(summary_table(summaries), crop=False)
     rate = f" ({evaluation.new / evaluation.seconds:.1f} per second)" if evaluation.new else ""
-    done = f"{evaluation.new} episodes rolled out in {evaluation.seconds:.0f} s{rate}. Stored in {evaluation.folder}"
-    console.print(done, soft_wrap=True, highlight=False)
+    done = f"{counted(evaluation.new, 'episode')} rolled out in {evaluation.seconds:.0f} s{rate}."
+    console.print(f"{done} Stored in {evaluation.folder}", soft_wrap=True, highlight=False)
     if line := errors_line(summaries):
         console.print(f"{line}; --retry-errors repeats them", soft_wrap=True, highlight=False)
     if broken := arms_with_only_errors(summaries):

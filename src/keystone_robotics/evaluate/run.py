@@ -21,6 +21,7 @@ from keystone_robotics.files import write_file
 from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
 from keystone_robotics.policies.load import find_policy, shipped_policies
 from keystone_robotics.records import EpisodeRecord, Store
+from keystone_robotics.tables import counted
 from keystone_robotics.versions import package_versions
 
 log = logging.getLogger("keystone")
@@ -81,9 +82,9 @@ def evaluate(
             begin_session(store)
         total, left = sum(shard.count for shard in shards), sum(shard.count for shard in missing)
         console.print(
-            f"{settings.policy} in {settings.env}: {len(settings.tasks)} tasks × {settings.episodes} initial states × "
-            f"{settings.repeats} repeat{'s' * (settings.repeats > 1)} × {len(settings.arms)} arms = {total} episodes, "
-            f"{total - left} already stored",
+            f"{settings.policy} in {settings.env}: {counted(len(settings.tasks), 'task')} × "
+            f"{counted(settings.episodes, 'initial state')} × {counted(settings.repeats, 'repeat')} × "
+            f"{counted(len(settings.arms), 'arm')} = {counted(total, 'episode')}, {total - left} already stored",
             soft_wrap=True,
             highlight=False,
         )

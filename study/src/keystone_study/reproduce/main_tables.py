@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keystone_robotics.tables import as_markdown
+from keystone_robotics.tables import as_markdown, counted
 from keystone_study.reproduce.claims import RECOMMENDED, pooled
 from keystone_study.reproduce.grids import AS_IT_IS, FIXED
 from keystone_study.reproduce.main import CANDIDATES, FREE, NO_SLOWER, Arm, MainResult
@@ -96,7 +96,7 @@ def details(result: MainResult) -> str:
     )
     rate = result.arm(AS_IT_IS).rate
     about = (
-        f"{result.workload.about} {len(result.tasks)} task{'s' * (len(result.tasks) > 1)} × {rate.states // len(result.tasks)} "
+        f"{result.workload.about} {counted(len(result.tasks), 'task')} × {rate.states // len(result.tasks)} "
         f"initial states. Chosen on other states: {chosen}."
     )
     return f"### {result.workload.title}\n\n{about}\n\n{as_markdown([heading, *rows])}\n"

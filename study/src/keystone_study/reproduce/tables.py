@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from keystone_robotics.compare.comparison import Rate
 from keystone_robotics.spec import RECOMMENDED_RULE
-from keystone_robotics.tables import as_markdown
+from keystone_robotics.tables import as_markdown, counted
 from keystone_study.reproduce.analysis import ArmResult, Difference, WorkloadResult
 from keystone_study.reproduce.experiment import Experiment
 
@@ -34,7 +34,7 @@ def details(experiment: Experiment, result: WorkloadResult) -> str:
         "" if result.flips is None else f" Repeats of one state differ: mean p(1 − p) = {result.flips:.2f} at K = 1."
     )
     about = (
-        f"{settings.about} {len(result.tasks)} task{'s' * (len(result.tasks) > 1)} × "
+        f"{settings.about} {counted(len(result.tasks), 'task')} × "
         f"{first.states // len(result.tasks)} initial states × {first.episodes // first.states} repeats.{flips}"
     )
     return f"### {settings.title}\n\n{about}\n\n{as_markdown([heading, *rows])}\n"
