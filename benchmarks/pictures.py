@@ -18,9 +18,10 @@ from benchmarks.readme import main_results
 from keystone_robotics.profiling import Profile
 from keystone_robotics.report.cost import draw_cost
 from keystone_robotics.report.style import FAINT, INK, PALETTE, QUIET, new_figure, save
+from keystone_robotics.spec import BASELINE
 from keystone_study.reproduce.claims import RECOMMENDED
 from keystone_study.reproduce.figure1 import draw_shown
-from keystone_study.reproduce.frontier import draw_frontier
+from keystone_study.reproduce.frontier import KINDS, draw_frontier
 from keystone_study.reproduce.grids import AS_IT_IS
 from keystone_study.reproduce.main import FREE, MainResult
 from scripts import selection_picture
@@ -40,14 +41,19 @@ def draw_recommended(results: Sequence[MainResult]) -> Figure:
     for y, at in enumerate(order):
         first, ours, free = (100 * arm.rate.rate for arm in rows[at])
         ax.plot([first, ours], [y, y], color=GREEN, linewidth=2.2, zorder=2)
-        ax.plot(first, y, "o", color=INK, markersize=7, zorder=3, label="policy as it is")
-        ax.plot(ours, y, "D", color=GREEN, markersize=8, zorder=3, label="recommended")
-        ax.plot(free, y, "o", color="none", markeredgecolor=ORANGE, markeredgewidth=1.6, markersize=7, zorder=4,
-                label="best free change")  # fmt: skip
+        ax.plot(first, y, "o", color=INK, markersize=7, zorder=3)
+        ax.plot(ours, y, "D", color=GREEN, markersize=8, zorder=3)
+        ax.plot(free, y, "o", color="none", markeredgecolor=ORANGE, markeredgewidth=1.6, markersize=7, zorder=4)
         ax.text(104, y, f"× {rows[at][1].per_step:.2f}", color=INK, va="center", fontsize=9)
-    ax.text(104, len(rows) - 0.3, "time", color=GREEN, va="bottom", fontsize=9, weight="bold")
-    handles, texts = ax.get_legend_handles_labels()
-    figure.legend(handles[:3], texts[:3], loc="outside upper center", ncols=3, frameon=False, labelcolor=INK)
+    ax.text(104, -0.8, "time", color=INK, va="top", fontsize=9, weight="bold")
+    # The markers of the last line, which is on top, have names.
+    beside = ("right", "left") if ours <= free else ("left", "right")
+    for x, name, colour, align in (
+        (first, "policy as it is", INK, "center"),
+        (ours, "recommended ", KINDS["core-mean"][3], beside[0]),
+        (free, " best free change", KINDS[BASELINE][3], beside[1]),
+    ):
+        ax.text(x, len(rows) - 0.6, name, color=colour, ha=align, va="bottom", fontsize=9, weight="bold")
     ax.set_yticks(range(len(rows)), [results[at].workload.title for at in order])
     ax.tick_params(axis="y", length=0, labelcolor=INK)
     ax.spines["left"].set_visible(False)

@@ -205,6 +205,35 @@ def page_line() -> str:
     )
 
 
+def rerun_line() -> str:
+    """What `keystone.RerunLog` costs a round, from ``rerun_log.json``."""
+    results = json.loads((RESULTS / "rerun_log.json").read_text())
+    times: dict[str, list[dict[str, float]]] = {}
+    for row in results["rows"]:
+        times.setdefault(row["case"].partition(", ")[2], []).append(row)
+    each = "; ".join(
+        f"{k}: {_range([row['wall_ms'] for row in rows])} ms of wall-clock time, "
+        f"{_range([row['listener_ms'] for row in rows])} ms of CPU time without a pause between rounds"
+        for k, rows in times.items()
+    )
+    most = max(row["all_ms"] for row in results["rows"])
+    machine = results["machine"]
+    return (
+        f"What the listener takes in a round of 16 steps × 7 dimensions (medians), {each}. With the thread that draws and "
+        f"writes, a round costs at most {most:.2f} ms of CPU time. (`{machine['command']}`, {machine['cpu']}, "
+        f"{machine['date']})"
+    )
+
+
+def _range(values: list[float]) -> str:
+    """Low and high, if they differ as they are written.
+
+    >>> _range([0.141, 0.178]), _range([0.0219, 0.0227])
+    ('0.14 to 0.18', '0.02')
+    """
+    return " to ".join(dict.fromkeys(f"{value:.2f}" for value in (min(values), max(values))))
+
+
 def inspect_table() -> str:
     """What `keystone inspect` said about a trained policy, from ``inspect.json``: a part of what it wrote."""
     results = json.loads((RESULTS / "inspect.json").read_text())
@@ -212,8 +241,8 @@ def inspect_table() -> str:
     worst = results["worst"][0]
     return (
         f"{as_markdown(arm_rows(results))}\n\n"
-        f"{results['frames']} frames of {results['episodes']} episodes that it was trained on, after "
-        f"{results['training_steps']} training steps. Ways of the candidates: {ways} frames. Worst: episode "
+        f"{results['frames']} frames of {results['episodes']} episodes ({results['dataset']}; it was trained on others, for "
+        f"{results['training_steps']} steps). Ways of the candidates: {ways} frames. Worst: episode "
         f"{worst['episode']}, frame {worst['frame']}, dispersion {worst['dispersion']:.2f}. Page: "
         f"{results['page_bytes'] / 1e3:.0f} kB. ({results['machine']['date']})"
     )
@@ -311,7 +340,7 @@ PAGES = {
     },
     "docs/monitor.md": {"alarms": alarms_table, "cost": alarm_cost_table},
     "docs/adaptive.md": {"adaptive-latency": adaptive_latency_table, "adaptive": adaptive_table},
-    "docs/report.md": {"page": page_line, "inspect": inspect_table},
+    "docs/report.md": {"page": page_line, "rerun": rerun_line, "inspect": inspect_table},
     "docs/gpu.md": {"gpu": gpu_table},
     "docs/serve.md": {"serve": serve_table},
     "docs/train.md": {"both-harnesses": both_harnesses_table},

@@ -201,6 +201,12 @@ def test_the_command_writes_page_numbers_and_says_what_they_are_not(
     assert "<h1>" in (tmp_path / "o" / "index.html").read_text()
 
 
+def test_opening_a_dataset_says_nothing_of_codecs(demonstrations, caplog):
+    """LeRobot warns with tracebacks where FFmpeg is not installed, though there is no video."""
+    open_dataset(str(demonstrations))
+    assert "torchcodec" not in caplog.text
+
+
 def test_what_is_no_dataset_is_one_line(tmp_path):
     with pytest.raises(KeystoneError, match=r"holds no meta/info\.json"):
         open_dataset(str(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ def open_dataset(name: str, episodes: Sequence[int] = ()) -> Any:
         raise KeystoneError(f'LeRobot is needed to read {name} ({error}): pip install "lerobot[dataset]"') from error
     folder = Path(name)
     wanted = list(episodes) or None
+    # Without FFmpeg it reads videos with pyav, and warns with 40 lines of tracebacks even where there is no video.
+    codecs = logging.getLogger("lerobot.utils.import_utils")
+    level = codecs.level
+    codecs.setLevel(logging.ERROR)
     try:
         if folder.exists():
             return LeRobotDataset(folder.name, root=folder, episodes=wanted)
@@ -41,3 +46,5 @@ def open_dataset(name: str, episodes: Sequence[int] = ()) -> Any:
         raise KeystoneError(
             f"{name} cannot be read as a LeRobotDataset: {' '.join(str(error).split())[:300]}"
         ) from error
+    finally:
+        codecs.setLevel(level)

@@ -1,5 +1,7 @@
 """`keystone demonstrations`: what LeRobot's own reader and environment find in the dataset."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -49,3 +51,20 @@ def test_a_folder_that_exists_is_kept(written):
     expert = find_expert("pusht")
     with pytest.raises(KeystoneError, match="choose the name of a new folder"):
         write_dataset([("pusht", expert.demonstrate("pusht", "clean", 0, 0))], expert, written)
+
+
+def test_inspect_of_a_trained_policy_on_demonstrations_that_it_never_saw(tmp_path):
+    """The shipped policy was trained on this expert's demonstrations of another seed."""
+    task, policy = "coffee-pull-v3", "metaworld-mixed-diffusion"
+    data, out = tmp_path / "coffee", tmp_path / "out"
+    words = ["--env", "metaworld", "--tasks", task, "--regime", "mixed", "--demonstrations", "1", "--seed", "1"]
+    assert main(["demonstrations", "--out", str(data), *words]) == 0
+    arms = ["--arm", "first", "--arm", "first:steps=2", "--arm", "core-mean:k=16"]
+    assert main(["inspect", policy, str(data), *arms, "--frames", "4", "--recordings", "0", "--out", str(out)]) == 0
+    found = json.loads((out / "inspect.json").read_text())
+    assert found["compared"] == 4
+    distances = {one["arm"]: one["distance"] for one in found["arms"]}
+    assert all(
+        0.05 < distance < 1 for distance in distances.values()
+    )  # 1 is a standard deviation of the demonstrations
+    assert distances["core-mean:k=16"] != distances["first"] != distances["first:steps=2"]
