@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from keystone_robotics.environments.benchmark import Array, Observation
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.policies.agent import Agent
 from keystone_study.policies.flow import FlowPolicy
+
+if TYPE_CHECKING:  # a server needs no gymnasium
+    from keystone_robotics.environments.benchmark import Array, Observation
 
 
 class FlowAgent(Agent):
