@@ -23,7 +23,7 @@ from keystone_robotics.sample.site import SiteAdapter
 from keystone_robotics.sample.steps import check_steps
 from keystone_robotics.select.engine import warm_up
 from keystone_robotics.select.rules.checks import whole
-from keystone_robotics.spec import Spec, check_name
+from keystone_robotics.spec import Spec
 
 log = logging.getLogger("keystone")
 
@@ -98,8 +98,6 @@ def attach(
     >>> type(policy).__name__
     'Policy'
     """
-    for name in options:
-        check_name(name, also=attach.__kwdefaults__ or ())
     spec = Spec.of(spec, **options)
     automatic = spec.k == "auto"
     k_range = spec.k_range

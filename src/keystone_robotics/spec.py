@@ -383,17 +383,17 @@ def _check_parameter(rules: list[type[Rule]]) -> Check:
     return check
 
 
-def check_name(name: Any, rule: str = "", also: Iterable[str] = ()) -> None:
-    """Refuse what is no option, nor among the names that the caller has ``also``.
+def check_name(name: Any, rule: str = "") -> None:
+    """Refuse what is no option.
 
     Raises:
         TypeError: with the nearest one.
     """
-    known = {*_field_names(), "spec", "params", *also}
-    if name not in known and name not in rule_parameters():
-        rules = [RULES[rule]] if rule in RULES else RULES.values()
-        own = {one.name for rule in rules for one in fields(rule)}  # also of a type that has no text
-        if name not in own:
+    known = {*_field_names(), "spec", "params"}
+    parameters = rule_parameters()
+    if name not in known and name not in parameters:
+        own = {one.name for one in fields(RULES[rule])} if rule in RULES else set(parameters)
+        if name not in own:  # of a type that has no text
             raise TypeError(f"there is no option {name!r}: {nearest_name(name, known | own)}")
 
 

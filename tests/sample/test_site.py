@@ -347,13 +347,10 @@ def test_a_value_without_rows_cannot_follow_several_selections() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"chunk": "action"}, {"shape": (6, 2)}, {"site": "act", "shape": 12}, {"site": "act", "shape": (6, 2, 1)},
-        {"siet": "act"},
-    ],
-)  # fmt: skip
+    [{"chunk": "action"}, {"shape": (6, 2)}, {"site": "act", "shape": 12}, {"site": "act", "shape": (6, 2, 1)}],
+)
 def test_options_of_a_site_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=r"give site= too|expected \(T, D\)|did you mean 'site'"):
+    with pytest.raises(TypeError, match=r"give site= too|expected \(T, D\)"):
         keystone.attach(Denoiser(), k=4, **options)
 
 
