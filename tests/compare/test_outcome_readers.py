@@ -10,7 +10,7 @@ import pytest
 from runs import write_run
 
 from keystone_robotics.compare.comparison import compare
-from keystone_robotics.compare.find import choose, read
+from keystone_robotics.compare.find import read, read_arms
 from keystone_robotics.compare.read_lerobot import read_lerobot
 from keystone_robotics.compare.read_vla_eval import read_vla_eval
 from keystone_robotics.errors import KeystoneError
@@ -230,11 +230,11 @@ def test_missing_and_empty_folders(tmp_path, run):
 
 
 def test_arms_are_chosen_by_name(run):
-    assert [one.name for one in choose(run, None)] == ["keystone:k=16", "first"]
-    assert [one.name for one in choose(run, None, ("first", "keystone:k=16"))] == ["first", "keystone:k=16"]
-    assert [one.name for one in choose(run, run, ("first",))] == ["first", "first"]
-    assert [one.name for one in choose(run, run / FILE, ("first", "keystone:k=16"))] == ["first", "keystone:k=16"]
-    assert [one.name for one in choose(run, VLA_EVAL, ("first",))] == ["first", "vla_eval"]
+    assert [one.name for one in read_arms(run, None)] == ["keystone:k=16", "first"]
+    assert [one.name for one in read_arms(run, None, ("first", "keystone:k=16"))] == ["first", "keystone:k=16"]
+    assert [one.name for one in read_arms(run, run, ("first",))] == ["first", "first"]
+    assert [one.name for one in read_arms(run, run / FILE, ("first", "keystone:k=16"))] == ["first", "keystone:k=16"]
+    assert [one.name for one in read_arms(run, VLA_EVAL, ("first",))] == ["first", "vla_eval"]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_arms_are_chosen_by_name(run):
 )
 def test_unclear_arms_are_refused(run, second, arms, message):
     with pytest.raises(KeystoneError, match=message):
-        choose(run, run if second else None, arms)
+        read_arms(run, run if second else None, arms)
 
 
 def test_the_folders_of_a_tuning_run(tmp_path):
@@ -256,6 +256,6 @@ def test_the_folders_of_a_tuning_run(tmp_path):
     outcomes = np.zeros((1, 4, 1), int)
     race = write_run(tmp_path / "race", {"core-mean:k=16": outcomes, "first:steps=2": outcomes, "first": outcomes})
     (race / "settings.json").unlink()
-    assert choose(race, None)[0].name == "first"
+    assert read_arms(race, None)[0].name == "first"
     with pytest.raises(KeystoneError, match=r"holds no result, but there are in .*race: give one of them"):
         read(tmp_path)

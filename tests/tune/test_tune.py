@@ -8,7 +8,7 @@ import yaml
 
 import keystone_robotics as keystone
 from keystone_robotics.cli import main
-from keystone_robotics.compare.find import choose
+from keystone_robotics.compare.find import read_arms
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.evaluate.executors.in_process import InProcess
 from keystone_robotics.evaluate.executors.processes import LocalProcesses
@@ -66,7 +66,7 @@ def test_on_meta_world_from_the_command_line(tmp_path, capsys):
     last = found["race_states"] + found["confirm_states"]
     assert {episode for _, _, _, episode in keys(out / "confirm")} == set(range(found["race_states"], last))
     # its folders are those of an evaluation
-    assert choose(out / "confirm", None, ())[0].name == "first"
+    assert read_arms(out / "confirm", None, ())[0].name == "first"
     # what is recommended can be attached
     spec = Spec.parse(yaml.safe_load((out / "recommended.yaml").read_text())["spec"])
     handle = keystone.attach(load_agent("metaworld-mixed").policy, spec)

@@ -42,11 +42,11 @@ def run(
     from rich.console import Console
 
     from keystone_robotics.compare.comparison import compare_all
-    from keystone_robotics.compare.find import choose
+    from keystone_robotics.compare.find import read_arms
     from keystone_robotics.compare.table import lines
     from keystone_robotics.tables import printable
 
-    comparisons = compare_all(choose(a, b, flat(arms)), paired, tasks)
+    comparisons = compare_all(read_arms(a, b, flat(arms)), paired, tasks)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for comparison in comparisons:
         console.print("\n".join(lines(comparison)))

@@ -62,7 +62,7 @@ def _read_folder(folder: Path) -> list[Outcomes]:
     raise KeystoneError(f"{folder} holds no result{hint}")
 
 
-def choose(first: Path, second: Path | None, arms: Sequence[str] = ()) -> list[Outcomes]:
+def read_arms(first: Path, second: Path | None, arms: Sequence[str] = ()) -> list[Outcomes]:
     """The arms to compare; the others are compared with the first.
 
     Args:
