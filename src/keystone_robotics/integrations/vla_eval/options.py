@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from keystone_robotics.errors import KeystoneError, nearest_name
-from keystone_robotics.integrations.many_episodes import refuse_memory
 from keystone_robotics.select.rules.checks import number
 from keystone_robotics.spec import Spec, options, options_from_environment, spec_from
 
@@ -64,7 +63,12 @@ class ServeOptions:
             elif not isinstance(value, str):
                 raise KeystoneError(f"{name}={value!r}: expected text")
         spec = spec_from(*layers)
-        refuse_memory(spec.bind())
+        rule = spec.bind()
+        if rule.remembers:
+            raise KeystoneError(
+                f"rule {rule.name} looks back at the previous chunk of its episode, and a server serves many episodes at once: "
+                "choose another rule"
+            )
         return cls(spec, **server)
 
     @property
