@@ -71,14 +71,6 @@ class Selection(NamedTuple):
         """How many candidates were drawn: K, or with adaptive K the first few where they agree."""
         return _count(self.labels != NOT_DRAWN)
 
-    def to_dict(self, chunk: bool = True) -> dict[str, Any]:
-        """Plain numbers, lists and strings, for JSON; ``chunk=False`` leaves the actions out."""
-        names = [name for name in self._fields if name != "chunk"]
-        plain = {name: _plain(getattr(self, name)) for name in [*names, "valid", "dropped", "drawn"]}
-        if chunk:
-            plain["chunk"] = self.chunk.tolist()
-        return plain
-
     def __repr__(self) -> str:
         how = "averaged, nearest to" if self.synthesised else "selected"
         if np.ndim(self.index) and len(self.index) == 1:
@@ -105,7 +97,3 @@ class Selection(NamedTuple):
 def _count(which: Any) -> Any:
     count = which.sum(-1)
     return count if count.ndim else int(count)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
