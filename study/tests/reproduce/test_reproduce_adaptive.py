@@ -7,7 +7,7 @@ import pytest
 from keystone_robotics.cli import main
 from keystone_robotics.spec import Spec
 from keystone_study.reproduce import adaptive_run
-from keystone_study.reproduce.workloads import CHOOSING_SEED, MAIN_SEED, Workload
+from keystone_study.reproduce.workloads import CHOOSING_SEED, MAIN_SEED, WORKLOADS, Workload
 from toy import save_random_flow, table
 
 
@@ -15,7 +15,7 @@ from toy import save_random_flow, table
 def toy_workload(tmp_path, monkeypatch):
     policy = str(save_random_flow(tmp_path / "policy", horizon=12, n_action_steps=8))
     toy = Workload("pusht", "Toy", policy, f"toy:Toy?folder={tmp_path}", 4, 1, "", ("reach",))
-    monkeypatch.setattr(adaptive_run, "WORKLOADS", {"pusht": toy})
+    monkeypatch.setitem(WORKLOADS, "pusht", toy)
 
 
 def test_limits_are_chosen_on_some_states_and_reported_on_others(toy_workload, tmp_path):

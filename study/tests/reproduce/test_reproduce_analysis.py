@@ -10,7 +10,7 @@ from keystone_robotics.records import EpisodeRecord
 from keystone_study.reproduce.analysis import Difference, analyse
 from keystone_study.reproduce.experiment import EXPERIMENTS, Experiment, Section
 from keystone_study.reproduce.main import result_of
-from keystone_study.reproduce.run import file_and_command
+from keystone_study.reproduce.page import file_and_command
 from keystone_study.reproduce.tables import LEGEND, by_task, details, points
 from keystone_study.reproduce.workloads import CHOOSING_SEED, MAIN_WORKLOADS, WORKLOADS, Workload
 

@@ -9,7 +9,7 @@ import pytest
 from keystone_robotics.cli import main
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import make_executor
-from keystone_study.reproduce import best_arm, figure1, figure2, run
+from keystone_study.reproduce import best_arm, figure1, figure2
 from keystone_study.reproduce.cpu_time import counted_cpu_time
 from keystone_study.reproduce.workloads import WORKLOADS, Workload
 from toy import save_random_flow, table
@@ -25,8 +25,8 @@ def toy_workloads(tmp_path, monkeypatch):
         )
         for name, one in WORKLOADS.items()
     }
-    monkeypatch.setattr(run, "WORKLOADS", toys)
-    monkeypatch.setattr(figure1, "WORKLOADS", toys)
+    for name, toy in toys.items():
+        monkeypatch.setitem(WORKLOADS, name, toy)
 
 
 def test_ablations_are_resumed_and_a_part_does_not_replace_the_whole(toy_workloads, tmp_path, capsys):

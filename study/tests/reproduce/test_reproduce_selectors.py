@@ -10,10 +10,10 @@ from keystone_robotics.cli import main
 from keystone_robotics.evaluate.executors import make_executor
 from keystone_robotics.policies.load import RECORD
 from keystone_robotics.spec import Spec
-from keystone_study.reproduce import selectors, selectors_run
+from keystone_study.reproduce import selectors
 from keystone_study.reproduce.selectors import failed_rollouts
 from keystone_study.reproduce.selectors_run import FREE_TITLE, SelectorRow
-from keystone_study.reproduce.workloads import MAIN_SEED, Workload
+from keystone_study.reproduce.workloads import MAIN_SEED, WORKLOADS, Workload
 from keystone_study.train.demonstration import Demonstration
 from toy import initial_position, save_random_flow, table, toy_settings
 
@@ -46,7 +46,7 @@ def toy_workload(tmp_path, monkeypatch):
     }
     (policy / RECORD).write_text(json.dumps(record))
     toy = Workload("pusht", "Toy", str(policy), f"toy:Toy?folder={tmp_path}", 4, 1, "", ("reach",), reported_on=4)
-    monkeypatch.setattr(selectors_run, "WORKLOADS", {"pusht": toy})
+    monkeypatch.setitem(WORKLOADS, "pusht", toy)
     monkeypatch.setattr(selectors, "find_expert", lambda name: ToyExpert())
 
 

@@ -17,9 +17,8 @@ from toy import save_random_flow
 def test_each_arm_is_compared_with_itself_in_another_space(tmp_path, monkeypatch):
     policy = str(save_random_flow(tmp_path / "policy"))
     env = f"toy:Toy?folder={tmp_path}"
-    monkeypatch.setattr(
-        spaces, "WORKLOADS", {"aloha-mixed": Workload("aloha-mixed", "Toy", policy, env, 4, 1, "", ("reach",))}
-    )
+    toy = Workload("aloha-mixed", "Toy", policy, env, 4, 1, "", ("reach",))
+    monkeypatch.setitem(WORKLOADS, "aloha-mixed", toy)
     monkeypatch.setattr(spaces, "SPACES", {env: ActionSpace(gripper={1: 0.0})})
     command = ["reproduce", "spaces", "--quick", "--workloads", "aloha-mixed", "--out", str(tmp_path / "out")]
     assert main(command) == 0

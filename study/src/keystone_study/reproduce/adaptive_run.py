@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,14 @@ from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.compare.read_run import outcomes_of
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import Executor
-from keystone_robotics.evaluate.run import evaluate, versions
-from keystone_robotics.files import write_file
+from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.records import EpisodeRecord
 from keystone_robotics.spec import Spec
 from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.analysis import Difference
 from keystone_study.reproduce.grids import AS_IT_IS
 from keystone_study.reproduce.main import stored_latencies
-from keystone_study.reproduce.run import TRIAL, file_and_command
+from keystone_study.reproduce.page import Page, find_workloads
 from keystone_study.reproduce.tables import points
 from keystone_study.reproduce.workloads import WORKLOADS, Workload
 
@@ -60,6 +58,7 @@ ABOUT = (
     "relative to the policy as it is; for adaptive K where the few agree / where they disagree / expected at the measured "
     "share. Δ in points with paired 95 % intervals, the adaptive arm minus this one; **bold**: clear after Holm's correction."
 )
+PAGE = Page("adaptive", "Adaptive horizon and adaptive K", ABOUT, ADAPTIVE_WORKLOADS)
 
 
 @dataclass(frozen=True)
@@ -105,24 +104,14 @@ def reproduce_adaptive(
     out: Path, executor: Executor, console: Console, workloads: Sequence[str] = ADAPTIVE_WORKLOADS, quick: bool = False
 ) -> Path:
     """Write ``adaptive.json`` and ``adaptive.md``, or ``adaptive-WORKLOADS…`` for some. Interrupted, the same call resumes."""
-    results = {}
-    for name in workloads:
-        workload = WORKLOADS[name].quick() if quick else WORKLOADS[name]
-        results[name] = run_workload(workload, out / "runs" / name / "adaptive", executor, console, quick)
-    name, command = file_and_command("adaptive", workloads, tuple(workloads) != ADAPTIVE_WORKLOADS, quick)
-    found = {"command": command, "versions": versions(), "quick": quick, "legend": ABOUT, "workloads": results}
-    write_file(out / f"{name}.json", json.dumps(found, indent=1, default=asdict) + "\n")
-    write_file(out / f"{name}.md", page_of(found, results))
-    return out / f"{name}.md"
-
-
-def page_of(found: Mapping[str, Any], results: Mapping[str, Mapping[str, Sequence[ArmRow]]]) -> str:
-    """``adaptive.md``."""
-    parts = ["# Adaptive horizon and adaptive K", f"Made by `{found['command']}`. {found['legend']}"]
-    parts += [TRIAL] * found["quick"]
-    for one, tables in results.items():
-        parts += [f"## {WORKLOADS[one].title}", *(as_markdown(_table(title, rows)) for title, rows in tables.items())]
-    return "\n\n".join(parts) + "\n"
+    results = {
+        one.name: run_workload(one, out / "runs" / one.name / "adaptive", executor, console, quick)
+        for one in find_workloads(workloads, quick)
+    }
+    parts: list[str] = []
+    for name, tables in results.items():
+        parts += [f"## {WORKLOADS[name].title}", *(as_markdown(_table(title, rows)) for title, rows in tables.items())]
+    return PAGE.write(out, workloads, quick, {"workloads": results}, parts)
 
 
 def run_workload(

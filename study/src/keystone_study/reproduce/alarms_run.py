@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from keystone_robotics.evaluate.executors import Executor
-from keystone_robotics.evaluate.run import versions
-from keystone_robotics.files import write_file
 from keystone_robotics.monitor import Detection
 from keystone_robotics.monitor.scores import DEFAULT_SCORE
 from keystone_robotics.monitor.separation import Estimate
@@ -29,8 +26,7 @@ from keystone_study.reproduce.alarms import (
     run_alarms,
 )
 from keystone_study.reproduce.claims import mean_interval
-from keystone_study.reproduce.run import TRIAL, file_and_command
-from keystone_study.reproduce.workloads import WORKLOADS
+from keystone_study.reproduce.page import Page, find_workloads
 
 ALARM_WORKLOADS = (
     "metaworld-mixed", "metaworld-noisy", "metaworld-clean", "metaworld-undertrained", "pusht", "cube-single-mixed",
@@ -50,28 +46,19 @@ ABOUT = (
     "many would be if calibration and test were exchangeable, for there are few successes (beta-binomial). *Written*: the "
     "97.5 % interval of the AUROC on the calibration's states lies above 0.5. "
 ) + LEGEND
+PAGE = Page("alarms", "Alarms from disagreement", ABOUT, ALARM_WORKLOADS)
 
 
 def reproduce_alarms(
     out: Path, executor: Executor, console: Console, workloads: Sequence[str] = ALARM_WORKLOADS, quick: bool = False
 ) -> Path:
     """Write ``alarms.json`` and ``alarms.md``, or ``alarms-WORKLOADS…`` for some. Interrupted, the same call resumes."""
-    results = []
-    for name in workloads:
-        workload = WORKLOADS[name].quick() if quick else WORKLOADS[name]
-        results.append(run_alarms(workload, out / "runs" / name / "alarms", executor, console, quick))
-    name, command = file_and_command("alarms", workloads, tuple(workloads) != ALARM_WORKLOADS, quick)
-    found = {
-        "command": command,
-        "versions": versions(),
-        "quick": quick,
-        "legend": ABOUT,
-        **tables_of(results),
-        "workloads": [result.as_dict() for result in results],
-    }
-    write_file(out / f"{name}.json", json.dumps(_finite(found), indent=1) + "\n")
-    write_file(out / f"{name}.md", page_of(found, results))
-    return out / f"{name}.md"
+    results = [
+        run_alarms(one, out / "runs" / one.name / "alarms", executor, console, quick)
+        for one in find_workloads(workloads, quick)
+    ]
+    found = {**tables_of(results), "workloads": [result.as_dict() for result in results]}
+    return PAGE.write(out, workloads, quick, _finite(found), parts_of(found, results))
 
 
 def tables_of(results: Sequence[AlarmResult]) -> dict[str, list[list[str]]]:
@@ -83,15 +70,17 @@ def tables_of(results: Sequence[AlarmResult]) -> dict[str, list[list[str]]]:
     }
 
 
-def page_of(found: Mapping[str, Any], results: Sequence[AlarmResult]) -> str:
-    """``alarms.md``."""
-    parts = ["# Alarms from disagreement", f"Made by `{found['command']}`. {found['legend']}"]
-    parts += [TRIAL] * found["quick"]
-    parts += ["## AUROC within task", as_markdown(found["overview"])]
-    parts += ["## False alarms on fresh states", as_markdown(found["false_alarms"])]
-    parts += ["## Alarms that `keystone monitor calibrate` writes", as_markdown(found["written"])]
-    parts += [f"## {result.title}\n\n{as_markdown(details(result))}" for result in results]
-    return "\n\n".join(parts) + "\n"
+def parts_of(found: Mapping[str, Any], results: Sequence[AlarmResult]) -> list[str]:
+    """``alarms.md``, after its legend."""
+    return [
+        "## AUROC within task",
+        as_markdown(found["overview"]),
+        "## False alarms on fresh states",
+        as_markdown(found["false_alarms"]),
+        "## Alarms that `keystone monitor calibrate` writes",
+        as_markdown(found["written"]),
+        *(f"## {result.title}\n\n{as_markdown(details(result))}" for result in results),
+    ]
 
 
 def overview(results: Sequence[AlarmResult]) -> list[list[str]]:

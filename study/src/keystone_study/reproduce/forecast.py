@@ -27,7 +27,7 @@ from keystone_robotics.policies.agent import Agent
 from keystone_robotics.policies.load import RECORD, find_policy
 from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.main import CANDIDATES, FREE, MainResult
-from keystone_study.reproduce.run import file_and_command
+from keystone_study.reproduce.page import file_and_command
 from keystone_study.reproduce.workloads import MAIN_WORKLOADS, WORKLOADS, Workload
 from keystone_study.train.experts import find_expert
 

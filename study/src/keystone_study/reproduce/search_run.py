@@ -18,6 +18,7 @@ from keystone_robotics.spec import Spec
 from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.analysis import Difference
 from keystone_study.reproduce.main import FREE, result_of
+from keystone_study.reproduce.page import TRIAL, find_workloads
 from keystone_study.reproduce.search import (
     CONTENDERS,
     PARTIAL,
@@ -73,9 +74,8 @@ def reproduce_search(
         everybody = (*REFERENCES, *(CONTENDERS[-2:] if quick else CONTENDERS))
         tables[name] = _rows(everybody, settings, BASE, out / "runs" / "search" / name, executor, console)
     winner, partial = (_best(tables, group) for group in (CONTENDERS, PARTIAL))
-    for name in workloads:
-        workload = WORKLOADS[name].quick() if quick else WORKLOADS[name]
-        folder = out / "runs" / name
+    for workload in find_workloads(workloads, quick):
+        folder = out / "runs" / workload.name
         free = result_of(workload, out, executor, console).choices[FREE].arm
         chosen = [
             choose_contender(group, workload.choosing(), folder / "search-choosing", executor, console)
@@ -83,7 +83,9 @@ def reproduce_search(
         ]
         compared = (_of_arm("the best free change", free), _of_arm("the product's rule", BASE))
         everybody = tuple({one.name: one for one in (*compared, winner, partial, *chosen)}.values())
-        tables[name] = _rows(everybody, workload.reported(), free, folder / "search-reported", executor, console)
+        tables[workload.name] = _rows(
+            everybody, workload.reported(), free, folder / "search-reported", executor, console
+        )
     command = "keystone reproduce search" + (" --quick" if quick else "")
     found = {
         "command": command,
@@ -151,7 +153,7 @@ def page(tables: dict[str, list[Row]], winner: Contender, command: str, quick: b
     )
     parts = ["# What K candidates could buy beyond free changes: a bounded search", about]
     if quick:
-        parts.append("**A trial run on a few episodes: nothing can be concluded from these numbers.**")
+        parts.append(TRIAL)
     for name, rows in tables.items():
         base = f"`{BASE}`" if name in DEVELOPMENT else "the best free change"
         heading = ["family", "contender", "evaluations", "success, %", "n", f"Δ to {base}"]

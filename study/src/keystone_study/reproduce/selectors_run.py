@@ -16,7 +16,7 @@ from keystone_robotics.compare.outcomes import Outcomes
 from keystone_robotics.compare.read_run import outcomes_of
 from keystone_robotics.evaluate.config import EvaluationConfig
 from keystone_robotics.evaluate.executors import Executor
-from keystone_robotics.evaluate.run import evaluate, versions
+from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.files import write_file
 from keystone_robotics.policies.load import find_policy
 from keystone_robotics.spec import Spec
@@ -25,7 +25,7 @@ from keystone_study.policies.flow import load_flow
 from keystone_study.reproduce.analysis import Difference, differences
 from keystone_study.reproduce.grids import AS_IT_IS, PAPER
 from keystone_study.reproduce.main import FREE, MainResult
-from keystone_study.reproduce.run import TRIAL, file_and_command
+from keystone_study.reproduce.page import Page, find_workloads
 from keystone_study.reproduce.search import Contender
 from keystone_study.reproduce.selectors import QUICK_SWEEPS, SWEEPS, RoundTime, Training, time_arms, train_scorers
 from keystone_study.reproduce.tables import points
@@ -44,6 +44,7 @@ ABOUT = (
     "demonstrations and rollouts. *Rounds*: of an episode, mean. *× round*, *× step*: CPU time of a round at batch size 1, and "
     "of an executed step, relative to K = 1. Δ in points with paired 95 % intervals; **bold**: clear after Holm's correction."
 )
+PAGE = Page("selectors", "Learned selectors and ensembles over time", ABOUT, SELECTOR_WORKLOADS)
 
 
 @dataclass(frozen=True)
@@ -91,18 +92,13 @@ def reproduce_selectors(
 
     Interrupted, the same call resumes. The best free change is that of ``out/main/WORKLOAD.json``, if there is one.
     """
-    results = {}
-    for name in workloads:
-        workload = WORKLOADS[name].quick() if quick else WORKLOADS[name]
-        results[name] = run_workload(workload, out, executor, console, quick)
-    name, command = file_and_command("selectors", workloads, tuple(workloads) != SELECTOR_WORKLOADS, quick)
-    found = {"command": command, "versions": versions(), "quick": quick, "legend": ABOUT, "workloads": results}
-    write_file(out / f"{name}.json", json.dumps(found, indent=1, default=asdict) + "\n")
-    parts = ["# Learned selectors and ensembles over time", f"Made by `{command}`. {ABOUT}", *[TRIAL] * quick]
-    for one, rows in results.items():
-        parts.append(f"## {WORKLOADS[one].title}\n\n{rows[0].episodes} episodes an arm.\n\n{as_markdown(table(rows))}")
-    write_file(out / f"{name}.md", "\n\n".join(part.rstrip("\n") for part in parts) + "\n")
-    return out / f"{name}.md"
+    chosen = find_workloads(workloads, quick)
+    results = {one.name: run_workload(one, out, executor, console, quick) for one in chosen}
+    parts = [
+        f"## {WORKLOADS[one].title}\n\n{rows[0].episodes} episodes an arm.\n\n{as_markdown(table(rows))}"
+        for one, rows in results.items()
+    ]
+    return PAGE.write(out, workloads, quick, {"workloads": results}, parts)
 
 
 def run_workload(workload: Workload, out: Path, executor: Executor, console: Console, quick: bool) -> list[SelectorRow]:

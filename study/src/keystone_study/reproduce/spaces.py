@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,14 @@ from keystone_robotics.compare.multiple import holm
 from keystone_robotics.compare.read_run import outcomes_of
 from keystone_robotics.environments.aloha import JOINTS
 from keystone_robotics.evaluate.executors import Executor
-from keystone_robotics.evaluate.run import evaluate, versions
-from keystone_robotics.files import write_file
+from keystone_robotics.evaluate.run import evaluate
 from keystone_robotics.select import ActionSpace
 from keystone_robotics.spec import Spec
 from keystone_robotics.tables import as_markdown
 from keystone_study.reproduce.analysis import Difference
 from keystone_study.reproduce.claims import RECOMMENDED
 from keystone_study.reproduce.grids import PAPER
-from keystone_study.reproduce.run import TRIAL, file_and_command
+from keystone_study.reproduce.page import Page, find_workloads
 from keystone_study.reproduce.tables import points
 from keystone_study.reproduce.workloads import WORKLOADS, Workload
 
@@ -42,6 +40,7 @@ ABOUT = (
     "compared and averaged on the circle, grippers are open or closed and decided by a vote. Same initial states and noise. "
     "Δ in points with paired 95 % intervals; **bold**: clear after Holm's correction."
 )
+PAGE = Page("spaces", "Angles and grippers in distances", ABOUT, SPACE_WORKLOADS)
 
 
 @dataclass(frozen=True)
@@ -72,17 +71,11 @@ def reproduce_spaces(
     out: Path, executor: Executor, console: Console, workloads: Sequence[str] = SPACE_WORKLOADS, quick: bool = False
 ) -> Path:
     """Write ``spaces.json`` and ``spaces.md``, or ``spaces-WORKLOADS…`` for some. Interrupted, the same call resumes."""
-    results = {}
-    for name in workloads:
-        workload = WORKLOADS[name].quick() if quick else WORKLOADS[name]
-        results[name] = run_workload(workload, out / "runs" / name / "spaces", executor, console)
-    name, command = file_and_command("spaces", workloads, tuple(workloads) != SPACE_WORKLOADS, quick)
-    table = as_markdown(space_table(results))
-    found = {"command": command, "versions": versions(), "quick": quick, "legend": ABOUT, "workloads": results}
-    write_file(out / f"{name}.json", json.dumps(found, indent=1, default=asdict) + "\n")
-    parts = ["# Angles and grippers in distances", f"Made by `{command}`. {ABOUT}", *[TRIAL] * quick, table]
-    write_file(out / f"{name}.md", "\n\n".join(parts) + "\n")
-    return out / f"{name}.md"
+    results = {
+        one.name: run_workload(one, out / "runs" / one.name / "spaces", executor, console)
+        for one in find_workloads(workloads, quick)
+    }
+    return PAGE.write(out, workloads, quick, {"workloads": results}, [as_markdown(space_table(results))])
 
 
 def run_workload(workload: Workload, folder: Path, executor: Executor, console: Console) -> list[SpaceRow]:
