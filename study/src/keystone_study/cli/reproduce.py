@@ -10,13 +10,12 @@ import tyro
 from keystone_robotics.errors import KeystoneError, nearest_name
 
 #: Seconds of CPU of `--quick --workloads metaworld-mixed` and of figures, in all processes of the command. Measured on
-#: 2026-11-18 on one core of an AMD EPYC that others used, too.
-QUICK_CPU_SECONDS = {"adaptive": 37, "ablations": 60, "figure2": 20}
-#: `main` was stopped after 296 of its 530 episodes, which took 73 seconds.
+#: 2026-11-18 and 19 on an AMD EPYC whose cores others used, too.
+QUICK_CPU_SECONDS = {"main": 76, "alarms": 32, "adaptive": 37, "selectors": 29, "ablations": 60, "figure2": 20}
 QUICK_COST = (
     "seconds of CPU, one workload of Meta-World: measured "
     + ", ".join(f"{name} {seconds}" for name, seconds in QUICK_CPU_SECONDS.items())
-    + "; main about 130, extrapolated from half of it; the others were not measured"
+    + "; the others were not measured"
 )
 
 
