@@ -10,6 +10,8 @@ import sys
 
 from keystone_robotics.select import engine
 
+#: The first two are those of pyproject.toml.
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
 NOT_CORE = ("numba", "matplotlib", "scipy", "lerobot", "transformers", "rich", "tyro")
 
 
@@ -28,7 +30,7 @@ def main() -> int:
         for module in pkgutil.walk_packages(root.__path__, package + "."):
             if module.name == "keystone_robotics.select.kernel":
                 continue
-            result = doctest.testmod(importlib.import_module(module.name), optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+            result = doctest.testmod(importlib.import_module(module.name), optionflags=FLAGS)
             failed, attempted = failed + result.failed, attempted + result.attempted
     for name in (
         "keystone_robotics",
@@ -36,7 +38,7 @@ def main() -> int:
         "keystone_robotics.attachment",
         "keystone_robotics.handle",
     ):
-        result = doctest.testmod(importlib.import_module(name))
+        result = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
         failed, attempted = failed + result.failed, attempted + result.attempted
     sys.stdout.write(f"{attempted - failed} of {attempted} examples passed on Python {sys.version.split()[0]}\n")
     return min(failed, 1)
