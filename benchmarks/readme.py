@@ -270,8 +270,9 @@ def serve_table() -> str:
         f"Fuzzed messages without a crash, a hang or a wrong reply to somebody else: "
         f"{', '.join(f'{name} {count}' for name, count in tried.items())}. The slowest of {len(results['reducers'])} "
         f"reducers takes {max(results['reducers'].values()):.2f} ms of CPU for 16 candidates (50 steps, 7 dimensions).\n\n"
-        f"({machine['cpu']}, two cores with a load of {machine['load_average']:.0f}, torch {machine['torch']}, "
-        f"{machine['date']})"
+        f"({machine['cpu']}, two cores with other load of {machine['load_average']:.0f}, "
+        f"{'from which servers and clients had real-time priority' if machine['real_time'] else 'at the same priority'}, "
+        f"torch {machine['torch']}, {machine['date']})"
     )
 
 
@@ -315,11 +316,11 @@ def _serve_rows(throughput: list[dict[str, Any]], policy: str) -> str:
     cells = [
         [
             row["protocol"], str(row["clients"]), row["server"].replace("stock", "its own"), f"{row['per_second']:.0f}",
-            _number(row.get("ratio"), ".2g"), *(_number(row[name], ".0f") for name in ("p50_ms", "p95_ms", "p99_ms")),
+            _number(row.get("ratio"), ".2g"), *(_number(row[name], ".3g") for name in ("p50_ms", "p95_ms", "p99_ms")),
             _number(row["cpu_ms"], ".1f"), _number(row.get("cpu_ratio"), ".2g"),
             "1" if row["batch"] is None else f"{row['batch']:.1f}",
             f"{row['k_asked'] if row['k'] is None else row['k']:.3g}",
-            "–" if row["late"] is None else f"{100 * row['late']:.2g} %", f"{100 * row['lost']:.2g} %",
+            "–" if row["late"] is None else f"{100 * row['late']:.2g} %", f"{100 * row['lost']:.3g} %",
         ]
         for row in rows
     ]  # fmt: skip

@@ -7,8 +7,8 @@
     python -m benchmarks.serve --reducers                             # CPU time of each of `keystone_robotics.reducers`
 
 All servers are processes with one thread for the model. Robots of one protocol ask one server and then the other, a second each
-and by turns, so that other load on the machine disturbs both alike. Compared are medians over turns; CPU milliseconds per
-request are the server process's own.
+and by turns. Compared are medians over turns; CPU milliseconds per request are the server process's own. Other work on the
+machine flatters batching: a round waits for a core once, whatever its size. `chrt --rr 5` before the command keeps it away.
 """
 
 from __future__ import annotations
@@ -226,8 +226,10 @@ def soak(requests: int, reconnects: int, note: Callable[[dict[str, Any]], None],
 
 
 def fuzz(count: int) -> dict[str, int]:
-    """Fuzzed messages of each protocol, by `python -m fuzz` (tests/fuzz/messages.py), which raises if something gives way."""
-    names = ["openpi", "roboarena", "starvla", "groot", "lerobot"]
+    """Fuzzed messages of each protocol, and a fifth as many connections to the ports of all, by `python -m fuzz`
+    (tests/fuzz/messages.py, sockets.py), which raises if something gives way.
+    """
+    names = ["openpi", "roboarena", "starvla", "groot", "lerobot", "sockets"]
     command = [sys.executable, "-m", "fuzz", "--seconds", "1e9", "--count", str(-(-count // 100)), "--only", *names]
     path = os.pathsep.join([str(harness.ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
@@ -288,7 +290,8 @@ def main() -> None:
 def write(name: str, found: Any) -> None:
     """Replace a part of the results."""
     written = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    machine = {**harness.describe_machine("python -m benchmarks.serve"), "load_average": os.getloadavg()[2]}
+    machine: dict[str, Any] = {**harness.describe_machine("chrt --rr 5 python -m benchmarks.serve")}
+    machine |= {"load_average": os.getloadavg()[2], "real_time": os.sched_getscheduler(0) == os.SCHED_RR}
     written[name] = found
     if name == "throughput":  # what depends on it most
         written["machine"] = machine

@@ -18,6 +18,7 @@ import numpy as np
 from fuzz.files import attack_readers, attack_stores
 from fuzz.messages import attack_groot, attack_lerobot, attack_openpi, attack_roboarena, attack_starvla
 from fuzz.selection import attack_paths, attack_user_rules
+from fuzz.sockets import attack_sockets
 from fuzz.text import attack_environment, attack_spec
 
 #: What is attacked. A function returns how many things it tried.
@@ -33,6 +34,7 @@ TARGETS: dict[str, Callable[[np.random.Generator], int]] = {
     "starvla": attack_starvla,
     "groot": attack_groot,
     "lerobot": attack_lerobot,
+    "sockets": attack_sockets,
 }
 
 #: Seconds after which a case counts as hanging; the first may compile the kernel, on a busy machine.

@@ -14,6 +14,8 @@ import pytest
 import websockets
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
+from keystone_robotics.cli import main
+
 OBSERVATION = {"environment_state": np.zeros(89, np.float32), "keystone_episode": "arm 1"}
 
 
@@ -76,3 +78,15 @@ def test_killed_restarted_and_drained(tmp_path):
     numbers = columns(tmp_path / "rounds.rrd", "keystone")["round"]
     assert numbers == list(range(len(numbers)))
     assert len(numbers) >= len(answered)
+
+
+def test_a_dry_run_warms_up_and_opens_no_port(monkeypatch, capsys):
+    monkeypatch.setattr("keystone_robotics.serve.launch.log_to_stderr", lambda style: None)
+    monkeypatch.setattr("keystone_robotics.serve.launch.serve", None)
+    assert (
+        main(["serve", "echoing:agent", "--k", "2", "--max-batch", "1", "--protocol", "openpi:0,groot:0", "--dry-run"])
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert "warmed up in" in said
+    assert said.endswith("dry run: would serve openpi on 127.0.0.1:0, groot on 127.0.0.1:0\n")

@@ -279,6 +279,15 @@ def test_strange_headers_are_refused(server, headers):
         assert client.recv(100).split()[1] in (b"431", b"400")
 
 
+def test_what_follows_a_request_is_no_error_of_the_server(server, caplog):
+    _, ports = server
+    client = _sent(open_port(ports["openpi"]), b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + b"junk")
+    client.settimeout(10)
+    assert client.recv(100) == b""
+    all_serve(ports)
+    assert not caplog.records
+
+
 def test_a_token_that_is_sent_several_times_counts_only_if_it_is_the_only_one(server):
     _, ports = server
     for tokens, status in (([TOKEN], b"200"), ([TOKEN, TOKEN], b"401"), (["wrong", TOKEN], b"401")):

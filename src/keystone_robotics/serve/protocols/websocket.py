@@ -128,6 +128,9 @@ async def listen(
                 await connection.close(1008, f"no message for {guard.idle_timeout:g} s, or a reply was not read")
 
     def on_request(connection: ServerConnection, request: Request) -> Response | None:
+        if connection.protocol.eof_sent:  # more than a request has come, and no frames: websockets cannot respond then
+            connection.protocol.state = State.CLOSED
+            return None
         page = _page(service, connection, request)
         if page is not None:
             return page
