@@ -352,6 +352,21 @@ def test_films_replay_the_stored_actions(tmp_path, capsys):
     assert (few, notes) == ({}, ["0 films fill the page; it was asked for 1"])
 
 
+def test_what_is_filmed_first_has_several_candidates(tmp_path, monkeypatch):
+    """As the episode that the page opens."""
+    arms = {"first": (0.1, 1), "first:steps=2": (0.9, 1), "keystone:k=8": (0.9, 8)}
+    run = write_run_with_rounds(tmp_path / "run", arms)
+
+    def film_first(episodes, count):
+        return {next(iter(episodes))[0]: "a film"}, []
+
+    monkeypatch.setattr("keystone_robotics.report.page.films.film_episodes", film_first)
+    data = page_data(read_runs([run]), films=1)
+    (place,) = data["films"]
+    assert data["episodes"]["arm"][place] == 2
+    assert place in [b for _, b in data["comparisons"][1]["flips"]]
+
+
 class Blind(PushT):
     """Without a display, say."""
 

@@ -64,6 +64,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]
             patch.setattr("keystone_study.report.demo.TRIED", 1)  # one round is enough to show
             patch.setattr(Brancher, "branch", branch_once)
             patch.setattr("keystone_study.report.demo.EVERY", 40)  # and a frame takes 0.3 s without a GPU
+            patch.setattr("keystone_robotics.report.page.films.FRAMES", 8)
             patch.setenv("COLUMNS", "100")
             patch.setenv("MUJOCO_GL", backend)
             assert main(["demo", "--out", str(folder), *map(str, OPTIONS)]) == 0
@@ -102,6 +103,7 @@ def test_the_page_holds_everything_in_itself(demo: tuple[list[str], list[str], P
     assert "keystone eval --policy YOUR_POLICY" in page
     assert "data:image/png;base64" in page  # the candidates of one round
     assert "data:image/gif;base64" in page  # the episode
+    assert "data:image/webp;base64" in page  # a film that follows the rounds
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
 
 

@@ -83,9 +83,12 @@ def page_data(
     flipped = [place for pair in in_turn if pair for place in pair]
     order, keys = _order(list(places.values()), flipped), list(_keys(runs))
     rounds, left_out = _rounds(keys, order, budget, alarm)
-    # The page lists an episode that changed by its place in the arm that is compared: that one is filmed before its partner.
+    # The page lists an episode that changed by its place in the arm that is compared, and opens the first film with several
+    # candidates: those are filmed first.
     listed = [place for place in flipped if place >= len(arms[0].episodes)]
-    filmed, not_filmed = _films(keys, [place for place in dict.fromkeys([*listed, *order]) if place in rounds], films)
+    several = [place for place in listed if place in rounds and rounds[place]["shape"][1] > 1]
+    wanted = [place for place in dict.fromkeys([*several, *listed, *order]) if place in rounds]
+    filmed, not_filmed = _films(keys, wanted, films)
     notes = dict.fromkeys(
         [*(note for arm in arms for note in arm.notes), *(note for one in comparisons for note in one.notes)]
     )

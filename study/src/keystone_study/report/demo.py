@@ -79,7 +79,7 @@ def write_page(settings: EvaluationConfig, folder: Path, about: str, command: st
             sections.append(_round_section(settings, paper, folder, pair, rounds))
     sections.append(Section("Do this with your policy", code=command))
     path = folder / "index.html"
-    report.write_page(path, page_data(read_runs([folder]), sections=sections))
+    report.write_page(path, page_data(read_runs([folder]), sections=sections, films=1))
     return path, problems
 
 
