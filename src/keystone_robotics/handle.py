@@ -243,6 +243,8 @@ class Handle:
         dropped = sum(map(len, queues))
         for queue in queues:
             queue.clear()
+        if dropped:  # rules that look back take it that all of them were executed
+            self.engine.selector.reset_history()
         return dropped
 
     def watch_reset(self) -> None:

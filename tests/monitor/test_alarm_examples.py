@@ -62,6 +62,16 @@ def test_replan_early_draws_a_chunk_for_every_step_once_the_alarm_has_rung(robot
     assert handle.replan() == most - 1
 
 
+def test_rules_that_look_back_do_not_after_planning_early():
+    """They take it that all steps of the previous chunk were executed."""
+    policy = build("diffusion")
+    handle = keystone.attach(policy, "coherent:k=4", seed=0)
+    policy.select_action(dict(batch("diffusion", batch_size=1, seed=0)))
+    assert handle.history is not None
+    assert handle.replan() == policy.config.n_action_steps - 1
+    assert handle.history is None
+
+
 def test_an_arm_without_a_simulator_calibrates_on_the_episodes_that_it_runs(tmp_path):
     class Policy(torch.nn.Module):
         spread = 0.1

@@ -11,7 +11,7 @@ import torch
 from keystone_robotics.errors import KeystoneError
 from keystone_robotics.policies import load_agent
 from keystone_robotics.policies.fingerprint import checkpoint_fingerprint
-from keystone_robotics.policies.load import find_policy, shipped_policies, trained_for, trained_on
+from keystone_robotics.policies.load import check_names, find_policy, shipped_policies, trained_for, trained_on
 from keystone_study.policies.flow import TYPE, FlowPolicy
 from keystone_study.policies.flow_agent import FlowAgent
 from toy import save_random_flow
@@ -182,3 +182,13 @@ def test_the_fingerprint_covers_subfolders(tmp_path):
         (folder / "backbone" / name).write_text(content)
         seen.add(checkpoint_fingerprint(str(folder)))
     assert len(seen) == 4
+
+
+def test_the_name_of_a_policy_alone_is_checked_without_gymnasium(monkeypatch):
+    """As `keystone serve` does in openpi's own environment."""
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    for name in [name for name in sys.modules if name.startswith("keystone_robotics.environments")]:
+        monkeypatch.delitem(sys.modules, name)
+    check_names("my.module:policy")
+    with pytest.raises(ModuleNotFoundError, match="gymnasium"):
+        check_names("my.module:policy", "metaworld")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,9 +40,9 @@ class MuJoCoEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             {name: gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32) for name, size in sizes.items()}
         )
 
-    @abstractmethod
     def _image(self) -> NDArray[np.uint8]:
         """(height, width, 3)."""
+        raise NotImplementedError
 
     def render(self) -> NDArray[np.uint8]:
         """(height, width, 3) view of the table."""

@@ -66,11 +66,16 @@ def check_names(policy: str, env: str = "", tasks: Sequence[str] = (), allow_unt
     Traceback (most recent call last):
     keystone_robotics.errors.KeystoneError: metaworld has no task 'push-v4': did you mean 'push-v3'? ...
     """
-    from keystone_robotics.environments import BENCHMARKS, find_benchmark
-
     if find_policy(policy) is None and not is_reference(policy):
         _check_hub(policy)
-    if env and not is_reference(env):
+    if not env:
+        return
+    from keystone_robotics.environments import (
+        BENCHMARKS,
+        find_benchmark,
+    )  # needs gymnasium, which a server may not have
+
+    if not is_reference(env):
         find_benchmark(env)
     if env in BENCHMARKS:
         check_tasks(policy, env, tasks or default_tasks(policy, env), allow_untrained_tasks)
