@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 import keystone_robotics as keystone
 from keystone_robotics import KeystoneError
+from keystone_robotics.sample.families.dreamzero import upstream
 from keystone_robotics.sample.families.dreamzero.upstream import memory_of, remember
 from upstream_like import contract
 
@@ -217,15 +218,20 @@ def test_an_episode_is_remembered_as_one_call_remembers_it(head: Any) -> None:
 
 def test_the_video_is_that_of_the_selected_candidate(head: Any) -> None:
     rounds: list[Any] = []
-    keystone.attach(head, k=4, space=REAL).subscribe(rounds.append)
+    keystone.attach(head, k=4, check=False, space=REAL).subscribe(rounds.append)
     started(head, 2, 1)
     try:
-        with torch.no_grad(), OnCpu():
+        with torch.no_grad(), OnCpu(), contract.recorded(upstream, "denoise") as draws:
             output = head.lazy_joint_video_action(None, inputs(2, 1))
     finally:
         keystone.detach(head)
     assert output["video_pred"].shape == (2, CHANNELS, 1 + BLOCK, SIZE, SIZE)
     assert torch.equal(output["action_pred"], rounds[0].selection.chunk)
+    ((drawn, _),) = draws
+    videos = drawn["video_pred"].unflatten(0, (2, 4))
+    assert len(videos.flatten(0, 1).unique(dim=0)) == 8
+    expected = [videos[row, index] for row, index in enumerate(rounds[0].selection.index)]
+    assert torch.equal(output["video_pred"], torch.stack(expected))
 
 
 def test_what_cannot_run_k_wide_is_refused(head: Any, monkeypatch: pytest.MonkeyPatch) -> None:

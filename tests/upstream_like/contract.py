@@ -19,6 +19,19 @@ Predict = Callable[[], Tensor]
 
 
 @contextmanager
+def recorded(module: Any, name: str) -> Iterator[list[Any]]:
+    """What a function of this module returns in this block."""
+    own, returned = getattr(module, name), []
+
+    def record(*args: Any, **kwargs: Any) -> Any:
+        returned.append(own(*args, **kwargs))
+        return returned[-1]
+
+    with patch.object(module, name, record):
+        yield returned
+
+
+@contextmanager
 def recorded_noise() -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """The initial noise (B * K, T, D) of every round in this block, and what samplers drew after it."""
     initial: list[Tensor] = []

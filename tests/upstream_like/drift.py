@@ -81,7 +81,7 @@ def assert_called_methods(policy: Any, package: str, predict: Run, **options: An
 
 
 def assert_overridden_methods(policy: Any, adapter: str, predict: Run, **options: Any) -> None:
-    """Every overridden method takes one argument more, which the policy's own caller passes."""
+    """Every overridden method takes one argument more, which the policy's own caller passes. One candidate is drawn anyway."""
     for module, override in ADAPTERS[adapter].overrides(policy):
         for method in [key for key, value in inspect.getmembers(override, inspect.isfunction) if key[0] != "_"]:
             own = getattr(type(module), method, None)
@@ -99,11 +99,13 @@ def assert_overridden_methods(policy: Any, adapter: str, predict: Run, **options
             drifted.__name__ = method
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(type(module), method, drifted)
-                keystone.attach(policy, k=2, **options)
+                handle = keystone.attach(policy, k=2, **options)
                 attached = getattr(type(module), method)
                 patch.setattr(type(module), method, functools.partialmethod(attached, drifted=1), raising=False)
                 try:
                     assert_in_words(predict, "")
+                    handle.k = 1
+                    predict()
                 finally:
                     delattr(type(module), method)
                     setattr(type(module), method, attached)

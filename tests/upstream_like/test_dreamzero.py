@@ -11,6 +11,7 @@ from torch import Tensor
 
 import keystone_robotics as keystone
 from keystone_robotics import KeystoneError
+from keystone_robotics.sample.families.dreamzero import upstream
 from keystone_robotics.sample.families.dreamzero.upstream import memory_of, remember
 
 from . import contract, drift
@@ -104,12 +105,27 @@ def test_an_episode_is_remembered_as_one_call_remembers_it(head: Any, k: Any) ->
 @pytest.mark.parametrize("rule", ["keystone", "core-mean"])
 def test_the_video_is_that_of_the_selected_candidate(head: Any, rule: str) -> None:
     rounds: list[Any] = []
-    handle = keystone.attach(head, k=8, rule=rule, keep=1, **REAL)
+    handle = keystone.attach(head, k=8, rule=rule, check=False, **REAL)
     handle.subscribe(rounds.append)
     start = head.current_start_frame
-    output = head.lazy_joint_video_action(None, inputs(1))
+    with contract.recorded(upstream, "denoise") as draws:
+        output = head.lazy_joint_video_action(None, inputs(1))
+    ((drawn, _),) = draws
+    assert drawn["video_pred"].shape == (8, 2 if start else 3, FRAME)
+    assert len(drawn["video_pred"].unique(dim=0)) == 8
     assert torch.equal(output["action_pred"], rounds[0].selection.chunk)
-    assert output["video_pred"].shape == (1, 2 if start else 3, FRAME)
+    nearest = (drawn["action_pred"] - output["action_pred"]).flatten(1).norm(dim=1).argmin()
+    assert torch.equal(output["video_pred"][0], drawn["video_pred"][nearest])
+
+
+def test_k_becomes_one_while_a_round_begins_and_the_observation_is_remembered(
+    head: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = from_here(head, predict, 1)
+    chunk, remembered = alone(), (head.current_start_frame, head.kv_cache1[0])
+    engine = keystone.attach(head, k=4, **REAL).engine
+    monkeypatch.setattr(upstream, "obstacle", lambda head: setattr(engine, "k", 1))
+    torch.testing.assert_close((alone(), (head.current_start_frame, head.kv_cache1[0])), (chunk, remembered))
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ class Engine:
         """One round: what the caller of the overridden method gets, made from the selected chunk of each row."""
         k, adaptive = self.k, self.k_range  # read once: they may change while the round runs
         if self.is_own_code(k):
-            return self.run_single(request.single, request.chunk)
+            return self.run_single(request.own or request.single, request.chunk)
         steps = self.steps  # likewise
         request = replace(request.wrapped(partial(self._call_at, steps)), call=self.usage.call)
         with self.timer.round():

@@ -134,6 +134,8 @@ def _guarded(name: str, method: Callable[..., Any], original: type) -> Callable[
 def _explained(instance: Any, call: Callable[[], Any], own: Callable[[], Any]) -> Any:
     """The result of an override's method, whose errors become words if the object's own method does not raise them.
 
+    With one candidate the override need not fit: the object's own method runs.
+
     Errors of selection, and of the object's own code with one candidate, stay as they are.
     """
     engine: Engine = instance._keystone
@@ -144,9 +146,12 @@ def _explained(instance: Any, call: Callable[[], Any], own: Callable[[], Any]) -
     except Exception as error:
         # Outside of the engine: the override's parameters, or an attribute that it expects.
         drawing = getattr(error, "keystone_drawing", False) or not _was_in_engine(error)
-        if engine.usage.depth > 1 or not drawing:
+        one = engine.untouched
+        if not drawing or (engine.usage.depth > 1 and not one):
             raise
         problem = error
+    if one:
+        return engine.at_steps(own)()
     raise _in_words(engine, problem, own)
 
 

@@ -63,6 +63,7 @@ class SampleRequest:
         precision: coarsest dtype of the computation, where torch's parameters do not tell; asked after candidates are drawn.
         chunk: extracts the chunks (B, T, D) from the result of ``single``.
         restore: converts the selected chunks (B, T, D) to the method's return value.
+        own: what K = 1 runs, where that is not ``single``: the method with what it writes to the policy's memory.
         call: of the overridden method, for rules that look at its arguments; set by the engine.
     """
 
@@ -77,6 +78,7 @@ class SampleRequest:
     precision: Callable[[], torch.dtype] | None = None
     chunk: Callable[[Any], Tensor] = _same
     restore: Callable[[Tensor], Any] = _same
+    own: Callable[[], Any] | None = None
     call: Call | None = None
 
     def wrapped(self, wrap: Callable[[Any], Any]) -> SampleRequest:

@@ -84,6 +84,7 @@ def _lazy_joint_video_action(head: Any, own: Callable[..., Any], *args: Any, **k
             stochastic=True,  # the videos' noise
             chunk=itemgetter("action_pred"),
             restore=restore,
+            own=call,
         )
     )
 

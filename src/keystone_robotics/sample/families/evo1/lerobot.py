@@ -41,13 +41,16 @@ class Evo1Override(SamplerOverride):
 
     def get_action(self, *args: Any, **kwargs: Any) -> Tensor:
         """Flat chunks (B, T * D), D the padded width."""
-        own = super().get_action  # type: ignore[misc]
+        own, engine = super().get_action, self._keystone  # type: ignore[misc]
+        call = partial(own, *args, **kwargs)
+        if engine.untouched:
+            return engine.run_single(call, self._unflatten)
         given = Inputs(**known_arguments("evo1", own, args, kwargs, Inputs._fields))
         draw, batch, rtc = partial(self._draw, given), given.fused_tokens.shape[0], given.is_real_time
-        return self._keystone.run(
+        return engine.run(
             SampleRequest(
-                single=partial(own, *args, **kwargs),
-                chunk=lambda flat: flat.view(batch, self.horizon, self.per_action_dim),
+                single=call,
+                chunk=self._unflatten,
                 restore=lambda chosen: chosen.reshape(batch, -1),
                 wide=draw,
                 shared=partial(draw, shared=True) if self.may_share() else None,
@@ -56,6 +59,9 @@ class Evo1Override(SamplerOverride):
                 guided=rtc and given.prev_chunk_left_over is not None,
             )
         )
+
+    def _unflatten(self, flat: Tensor) -> Tensor:
+        return flat.view(-1, self.horizon, self.per_action_dim)
 
     def _draw(self, given: Inputs, noise: Tensor, k: int, shared: bool = False) -> Tensor:
         """(B * K, T, D) chunks from flat noise (B * K, T * D)."""
