@@ -186,9 +186,12 @@ def test_a_sampler_that_takes_one_argument_more_draws_the_same_or_says_so(model)
         def sample_actions(self, *args, drifted, **kwargs):
             return super().sample_actions(*args, **kwargs)
 
-    policy = Policy(Drifted(), drifted=1)
-    keystone.attach(policy, k=4)
-    drift.assert_in_words(lambda: policy.infer(observation()), "")
+    rounds = []
+    for policy in (Policy(Drifted(), drifted=1), Policy(model())):
+        keystone.attach(policy, k=4, seed=0).subscribe(rounds.append)
+        drift.assert_in_words(lambda policy=policy: policy.infer(observation()), "")
+    drawn, expected = rounds
+    assert torch.equal(drawn.candidates, expected.candidates)
 
 
 def test_found_from_server_broker_and_recorder(policy):
