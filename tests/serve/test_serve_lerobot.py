@@ -1,13 +1,20 @@
 """LeRobot's own `RobotClient`, and what it sends, against the server."""
 
+import asyncio
+import contextlib
+import functools
 import importlib
 import json
 import logging
 import os
 import pickle
+import re
+import socket
+import tempfile
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import grpc
 import numpy as np
@@ -18,13 +25,18 @@ from lerobot.transport.utils import send_bytes_in_chunks
 from lerobot_policy_keystone.robot_client import send_token
 from serving import PointAgent, make_model, serving, state
 from test_serve_openpi import wait_until
+from test_serve_stalled import call, h2_frame, http2
 from two_joints import TwoJointsConfig
 
+from keystone_robotics.errors import KeystoneError
+from keystone_robotics.serve.metrics import Metrics
 from keystone_robotics.serve.model import Model
 from keystone_robotics.serve.policy import load_served
+from keystone_robotics.serve.protocols.gate import Gate
 from keystone_robotics.serve.replica import Replica
 from keystone_robotics.serve.scheduler import Limits
-from keystone_robotics.serve.service import Guard
+from keystone_robotics.serve.server import running
+from keystone_robotics.serve.service import Guard, Service
 from keystone_robotics.spec import Spec
 from tiny import build
 from tiny.checkpoint import save_checkpoint
@@ -234,3 +246,82 @@ def test_a_robot_that_leaves_makes_room_and_nothing_is_computed_for_it():
         two.observe(3)
         assert len(two.actions()[0]) == 4
     assert agent.batches == [[1.0], [3.0]]
+
+
+def test_a_robot_that_vanishes_between_two_calls_makes_room(monkeypatch):
+    monkeypatch.setattr(grpc.aio, "server", functools.partial(_with_short_times, grpc.aio.server))
+    with serving("lerobot", guard=Guard(read_timeout=5)) as (service, ports):
+        robot = http2(ports["lerobot"], h2_frame(4, 1), call(1, "Ready"), h2_frame(0, 1, 1, bytes(5)))
+        wait_until(lambda: service.connections == 1)
+        begin, answers = time.monotonic(), 0
+        while time.monotonic() < begin + 0.5:  # kept while it answers
+            with contextlib.suppress(TimeoutError):
+                pings = re.findall(rb"\0\0\x08\x06\0\0\0\0\0(.{8})", robot.recv(65536), re.DOTALL)
+                robot.sendall(b"".join(h2_frame(6, 1, data=ping) for ping in pings))
+                answers += len(pings)
+        assert answers > 1
+        assert service.connections == 1
+        wait_until(lambda: service.connections == 0)
+        robot.close()
+
+
+def _with_short_times(make_server, options):
+    short = {"grpc.keepalive_time_ms": 100, "grpc.http2.ping_timeout_ms": 500}
+    return make_server(options=[(name, short.get(name, value)) for name, value in options])
+
+
+@pytest.fixture
+def temporary(monkeypatch):
+    """Makes a folder with a short path the one for temporary files, in which nothing is to stay."""
+    with tempfile.TemporaryDirectory(prefix="a %41%b é", dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+        assert not list(Path(folder).iterdir())
+
+
+def test_the_temporary_folder_may_have_any_name_that_is_short(temporary, monkeypatch):
+    with serving("lerobot") as (_, ports):
+        Robot(ports["lerobot"]).channel.close()
+    long = temporary / ("a" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with pytest.raises(KeystoneError, match="set TMPDIR to a shorter path"), serving("lerobot"):
+        pass
+    long.rmdir()  # is empty
+
+
+@pytest.mark.usefixtures("temporary")
+def test_of_a_port_that_is_in_use_nothing_stays(monkeypatch):
+    make_server, made = grpc.aio.server, []
+    monkeypatch.setattr(
+        grpc.aio, "server", lambda options: made.append(Mock(wraps=make_server(options=options))) or made[0]
+    )
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        service = Service(make_model(warm=False), Guard(), Metrics())
+        with pytest.raises(KeystoneError, match="cannot serve"), running(service, {"lerobot": other.getsockname()[1]}):
+            pass
+    made[0].stop.assert_called_once()
+
+
+def test_what_the_server_behind_the_gate_has_written_is_sent_when_the_gate_closes():
+    async def converse():
+        gate = Gate(Service(make_model(warm=False), Guard(), Metrics()), "lerobot")
+        written = asyncio.Event()
+
+        async def reply(reader, writer):
+            await reader.read(1)
+            writer.write(bytes(100_000))
+            writer.close()
+            written.set()
+
+        async with await asyncio.start_unix_server(reply, gate.inner):
+            await gate.listen("127.0.0.1", 0)
+            reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+            writer.write(b"x")
+            await written.wait()
+            await gate.close()
+            received = await reader.read()
+            writer.close()
+        return len(received)
+
+    assert asyncio.run(converse()) == 100_000

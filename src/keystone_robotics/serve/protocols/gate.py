@@ -46,6 +46,7 @@ class Gate:
         self._service, self._protocol = service, protocol
         self._folder = tempfile.TemporaryDirectory(prefix="keystone-")  # for this user alone
         self.inner = f"{self._folder.name}/server"
+        self._server: asyncio.Server | None = None
         self._strangers = Unfinished(2 * guard.max_connections, guard.read_timeout)
         self._passages: dict[str, _Passage] = {}
         self._numbers = itertools.count()
@@ -63,7 +64,7 @@ class Gate:
         Raises:
             Refused: if there are too many clients.
         """
-        passage = self._passages.get(peer.removeprefix("unix:"))
+        passage = self._passages.get(peer.rpartition("/")[2])  # gRPC percent-encodes the folder before it
         if passage is None:
             raise Refused("message", "the connection is closed")
         if passage.client is None:
@@ -72,8 +73,11 @@ class Gate:
         return passage.client
 
     async def close(self) -> None:
-        """Stop to listen and close all connections; what the server has written is sent."""
-        self._server.close()
+        """Stop to listen and close all connections; what the server has written is sent, within 1 s."""
+        if self._server is not None:
+            self._server.close()
+        if self._open:
+            await asyncio.wait(self._open, timeout=1)
         for one in self._open:
             one.cancel()
         if self._open:
@@ -84,7 +88,7 @@ class Gate:
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
-        name = f"{self._folder.name}/{next(self._numbers)}"
+        name = str(next(self._numbers))
         passage = self._passages[name] = _Passage(writer.transport)
         self._strangers.grow(writer.transport, 1)
         with contextlib.ExitStack() as ending:
@@ -102,8 +106,9 @@ class Gate:
         """A connection to the server, which tells it from others by its name."""
         inner = socket.socket(socket.AF_UNIX)
         inner.setblocking(False)
-        inner.bind(name)
-        Path(name).unlink()
+        path = Path(self._folder.name, name)
+        inner.bind(str(path))
+        path.unlink()
         await asyncio.get_running_loop().sock_connect(inner, self.inner)
         return await asyncio.open_connection(sock=inner, limit=PART)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import grpc
 
+from keystone_robotics.errors import KeystoneError
 from keystone_robotics.serve.address import Tls
 from keystone_robotics.serve.messages import Refused
 from keystone_robotics.serve.protocols.gate import Gate
@@ -146,16 +148,33 @@ async def listen(
             ("grpc.max_receive_message_length", 4 * 2**20),  # of one part of a stream; clients send 2 MB
             ("grpc.max_connection_idle_ms", int(1000 * service.guard.idle_timeout)),
             ("grpc.keepalive_time_ms", 20_000),
+            # Also between two calls, or a robot that vanishes there stays until it has been idle for too long.
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.ping_timeout_ms", 20_000),  # what counts in gRPC 1.85, not keepalive_timeout_ms
             ("grpc.max_concurrent_streams", 16),
         ],
     )
     handlers = Handlers(service, gate)
     by_name = {method: handlers.handler(one) for method, one in methods.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(path, by_name),))
-    if tls is None:
-        server.add_insecure_port(f"unix:{gate.inner}")
-    else:
-        server.add_secure_port(f"unix:{gate.inner}", grpc.ssl_server_credentials([(tls.key, tls.cert)]))
-    await server.start()
-    await gate.listen(host, port)
+    try:
+        _bind(server, gate.inner, tls)
+        await server.start()
+        await gate.listen(host, port)
+    except BaseException:
+        await server.stop(grace=None)
+        await gate.close()
+        raise
     return GrpcListener(server, gate)
+
+
+def _bind(server: Any, path: str, tls: Tls | None) -> None:
+    address = f"unix:{quote(path)}"
+    try:
+        if tls is None:
+            server.add_insecure_port(address)
+        else:
+            server.add_secure_port(address, grpc.ssl_server_credentials([(tls.key, tls.cert)]))
+    except RuntimeError as error:
+        words = str(error).partition(";")[0]  # what follows is about the environment variables of gRPC
+        raise KeystoneError(f"cannot listen in {path}: {words}; set TMPDIR to a shorter path") from None
