@@ -129,7 +129,7 @@ async def listen(
 
     def on_request(connection: ServerConnection, request: Request) -> Response | None:
         if connection.protocol.eof_sent:  # more than a request has come, and no frames: websockets cannot respond then
-            connection.protocol.state = State.CLOSED
+            connection.protocol.state = State.CLOSED  # websockets 17 then does not try; 14 to 16 do, and log an error
             return None
         page = _page(service, connection, request)
         if page is not None:
