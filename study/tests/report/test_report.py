@@ -10,7 +10,7 @@ from keystone_robotics.evaluate.branch import Branches
 from keystone_robotics.evaluate.config import config_from
 from keystone_robotics.records import EpisodeRecord, RoundRecord
 from keystone_robotics.report.style import save
-from keystone_study.report.demo import pairs, separation, verdicts
+from keystone_study.report.demo import first_changed, separation, verdicts
 from keystone_study.report.film import BANNER, NoPicture, film_episode, save_film, save_strip
 from keystone_study.report.outcomes import draw_outcomes
 
@@ -88,7 +88,9 @@ def row(arm, episode, success, state=None):
 
 def test_pairs_are_the_same_state():
     rows = [row("a", 0, True), row("b", 0, False), row("a", 1, True), row("b", 1, True, "elsewhere"), row("a", 2, True)]
-    assert [(pair.one.episode, pair.many.success) for pair in pairs(rows, "a", "b")] == [(0, False)]
+    pair = first_changed(rows, "a", "b")
+    assert (pair.one.episode, pair.many.success) == (0, False)
+    assert first_changed(rows[2:], "a", "b") is None
 
 
 def test_choices_among_several_are_compared_with_every_single_sample():

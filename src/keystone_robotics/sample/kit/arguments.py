@@ -10,12 +10,16 @@ from keystone_robotics.errors import KeystoneError
 
 
 def known_arguments(
-    adapter: str, method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], known: Collection[str]
+    adapter: str,
+    method: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    known: Collection[str] | None,
 ) -> dict[str, Any]:
     """The arguments that a caller gave, without defaults.
 
     Raises:
-        KeystoneError: if one is not among the ``known``: K wide it would be ignored.
+        KeystoneError: if one is not among the ``known`` (None: any may be): K wide it would be ignored.
 
     >>> def sample(context, *, steps=10): ...
     >>> known_arguments("mine", sample, [1], {}, ("context",))
@@ -27,7 +31,7 @@ def known_arguments(
     changed
     """
     given = dict(inspect.signature(method).bind(*args, **kwargs).arguments)
-    if unknown := sorted({*given} - {*known}):
+    if known is not None and (unknown := sorted({*given} - {*known})):
         raise KeystoneError(
             f"{adapter}: {method.__name__} takes {', '.join(unknown)}, which the adapter does not know: the policy's code has "
             "changed"

@@ -41,7 +41,8 @@ class CosmosPolicyOverride(SamplerOverride):
 
     def generate_samples_from_batch(self, *args: Any, **kwargs: Any) -> Any:
         generate, engine = super().generate_samples_from_batch, self._keystone  # type: ignore[misc]
-        given = known_arguments(engine.adapter.name, generate, args, kwargs, ARGUMENTS)
+        known = None if engine.untouched else ARGUMENTS
+        given = known_arguments(engine.adapter.name, generate, args, kwargs, known)
         if given.get("skip_vae_encoding") or given.get("x_sigma_max") is not None:
             return generate(**given)  # the future or the value of chosen actions, or the caller's noise
         if engine.steps is not None:
@@ -52,7 +53,7 @@ class CosmosPolicyOverride(SamplerOverride):
         def chunk(output: Any) -> Tensor:
             return actions_in(output[0] if isinstance(output, tuple) else output, frame)
 
-        if engine.untouched:
+        if known is None:
             return engine.run_single(partial(generate, **given), chunk)
         if given.get("use_variance_scale"):
             raise KeystoneError(
