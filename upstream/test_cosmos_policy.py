@@ -89,7 +89,7 @@ def model(checkout: Callable[..., Path], request: pytest.FixtureRequest) -> Any:
     )
 
     class Encoder(nn.Module):
-        """Their encoder, eight channels wide, in the place of their interface to it, which loads it onto a GPU."""
+        """Their encoder, eight channels wide, instead of their interface to it, which loads it onto a GPU."""
 
         latent_ch, spatial_compression_factor = CHANNELS, wan2pt1.WanVAE.spatial_compression_factor.fget(None)
         get_latent_num_frames = wan2pt1.Wan2pt1VAEInterface.get_latent_num_frames
